@@ -12,49 +12,36 @@ from typing import TYPE_CHECKING
 from automap_models.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from automap_models.api import (
-        ExploredResult,
-        PlannedResult,
-        PricedStrategy,
-        export,
-        infer,
-        plan,
-        price,
-        profile,
-        read_plan,
-        run,
-    )
-    from automap_models.core.cluster import Cluster
-    from automap_models.core.device import Device
-    from automap_models.core.estimate import Estimate
-    from automap_models.core.profile import Profile
-    from automap_models.core.result import Result
-    from automap_models.core.staged import StagedPlan, StagedProblem
-    from automap_models.core.strategy import Strategy
-    from automap_models.cost.layer_times import Runtime
-    from automap_models.cost.staged import plan_cost
-    from automap_models.errors import AutomapError, BadInput, Infeasible
-    from automap_models.formats.files import read_profile
-    from automap_models.formats.hardware_yaml import read_cluster
-    from automap_models.planners.registry import make_planner
-    from automap_models.planners.staged.batch import Outcome, plan_batch
-    from automap_models.requests.strategies import StrategyResult
-    from automap_models.workloads.source import read_model_work
-
-__all__ = ["AutomapError", "BadInput", "Cluster", "Device", "Estimate", "ExploredResult", "Infeasible", "Outcome"]
-__all__ += [
-    "PlannedResult",
-    "PricedStrategy",
-    "Profile",
-    "Result",
-    "Runtime",
-    "StagedPlan",
-    "StagedProblem",
-    "Strategy",
-    "StrategyResult",
-]
-__all__ += ["export", "infer", "make_planner", "plan", "plan_batch", "plan_cost", "price", "profile"]
-__all__ += ["read_cluster", "read_model_work", "read_plan", "read_profile", "run"]
+    from automap_models.api import ExploredResult as ExploredResult
+    from automap_models.api import PlannedResult as PlannedResult
+    from automap_models.api import PricedStrategy as PricedStrategy
+    from automap_models.api import export as export
+    from automap_models.api import infer as infer
+    from automap_models.api import plan as plan
+    from automap_models.api import price as price
+    from automap_models.api import profile as profile
+    from automap_models.api import read_plan as read_plan
+    from automap_models.api import run as run
+    from automap_models.core.cluster import Cluster as Cluster
+    from automap_models.core.device import Device as Device
+    from automap_models.core.estimate import Estimate as Estimate
+    from automap_models.core.profile import Profile as Profile
+    from automap_models.core.result import Result as Result
+    from automap_models.core.staged import StagedPlan as StagedPlan
+    from automap_models.core.staged import StagedProblem as StagedProblem
+    from automap_models.core.strategy import Strategy as Strategy
+    from automap_models.cost.layer_times import Runtime as Runtime
+    from automap_models.cost.staged import plan_cost as plan_cost
+    from automap_models.errors import AutomapError as AutomapError
+    from automap_models.errors import BadInput as BadInput
+    from automap_models.errors import Infeasible as Infeasible
+    from automap_models.formats.files import read_profile as read_profile
+    from automap_models.formats.hardware_yaml import read_cluster as read_cluster
+    from automap_models.planners.registry import make_planner as make_planner
+    from automap_models.planners.staged.batch import Outcome as Outcome
+    from automap_models.planners.staged.batch import plan_batch as plan_batch
+    from automap_models.requests.strategies import StrategyResult as StrategyResult
+    from automap_models.workloads.source import read_model_work as read_model_work
 
 _NAMES = {
     "api": "ExploredResult PlannedResult PricedStrategy export infer plan price profile read_plan run",
@@ -77,6 +64,7 @@ _NAMES = {
 }
 """Module → the public names that it defines."""
 _WHERE = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
+__all__ = list(_WHERE)
 
 for _name in ("export", "infer", "run"):  # a package takes its name here when it is first imported, and not again
     import_module(f"{__name__}.{_name}")

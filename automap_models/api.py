@@ -423,7 +423,12 @@ def _source(model: object, inputs: object, options: _ProfileOptions) -> Source:
         return Source(model.shape.name, SourceKind.WORKLOAD, model=model)
     name = str(getattr(model, "name", None) or getattr(model, "__name__", None) or type(model).__name__)
     if framework_of(model) == "torch":
-        return Source(name, SourceKind.FACTORY, model=(model, _module_inputs(inputs)))
+        from torch import Tensor
+
+        if not isinstance(inputs, (Tensor, tuple, list, Mapping)):
+            do = "give a tensor, a tuple of positional or a dict of keyword arguments"
+            raise BadInput(is_of_type(inputs), where="`inputs`", do=do)
+        return Source(name, SourceKind.FACTORY, model=(model, inputs))
     if isinstance(model, TrainingStep):
         return Source(name, SourceKind.FACTORY, model=model)
     if not callable(model):
@@ -433,16 +438,6 @@ def _source(model: object, inputs: object, options: _ProfileOptions) -> Source:
         do = "give the tuple of the step's arguments, the trainable parameters first and the batch last"
         raise BadInput(is_of_type(inputs), where="`inputs`", do=do)
     return Source(name, SourceKind.FACTORY, model=(model, tuple(inputs)))
-
-
-def _module_inputs(inputs: object) -> object:
-    """Inputs of a PyTorch module."""
-    from torch import Tensor
-
-    if isinstance(inputs, (Tensor, tuple, list, Mapping)):
-        return inputs
-    do = "give a tensor, a tuple of positional or a dict of keyword arguments"
-    raise BadInput(is_of_type(inputs), where="`inputs`", do=do)
 
 
 def _path(path: object, where: str, do: str = "give the path of a file") -> Path:

@@ -8,12 +8,13 @@ class AutomapError(Exception):
 
     The sentence names an argument as Python has it, between backticks and perhaps with a value: "`stages`: 9 stages on
     the 8 devices of cluster A; give at most 8", "use `planner='exact'`". A command shows its own option in its place.
+    `details` stand above it: a traceback, or what a process said last.
     """
 
     exit_code: int = 1
 
-    def __init__(self, what: str, *, where: str | None = None, do: str | None = None) -> None:
-        self.what, self.where, self.do = what, where, do
+    def __init__(self, what: str, *, where: str | None = None, do: str | None = None, details: str = "") -> None:
+        self.what, self.where, self.do, self.details = what, where, do, details
         sentence = f"{where}: {what}" if where else what
         super().__init__(f"{sentence}; {do}" if do else sentence)
 
@@ -32,10 +33,6 @@ class BadInput(AutomapError):
 class UserCodeError(BadInput):
     """Code that the user named, such as a factory, raised: `details` holds its traceback."""
 
-    def __init__(self, what: str, *, where: str | None = None, do: str | None = None, details: str = "") -> None:
-        super().__init__(what, where=where, do=do)
-        self.details = details
-
 
 class Infeasible(AutomapError):
     """The input is fine, but no plan fits the cluster (exit code 3)."""
@@ -48,9 +45,3 @@ class RunFailed(AutomapError):
 
     `details` holds what that process said last: a traceback of its own.
     """
-
-    exit_code = 1
-
-    def __init__(self, what: str, *, where: str | None = None, do: str | None = None, details: str = "") -> None:
-        super().__init__(what, where=where, do=do)
-        self.details = details

@@ -32,7 +32,7 @@ from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.run.base import RunProblem, run_schedule
-from automap_models.run.torch_backend import TorchBackend
+from automap_models.run.torch_backend import run
 from automap_models.torch_export.measure import measure_module
 from automap_models.workloads.source import Source, SourceKind
 
@@ -186,7 +186,7 @@ def compare(name: str, micro_batches: int, repeats: int, seed: int) -> list[Comp
                 device="cpu",
                 seed=seed,
             )
-            record = TorchBackend().run(to_run, lambda _: None)
+            record = run(to_run, lambda _: None)
             assert record is not None  # it is no rank of torchrun's
             print(f"{name}: {plan} under {schedule} has run", file=sys.stderr)
             result = Comparison(name, schedule, plan, micro_batches * (cost.forward_s + cost.backward_s), record)

@@ -130,7 +130,3 @@ def main() -> None:
     """Run the command."""
     with _one_line_errors():
         task()
-
-
-if __name__ == "__main__":
-    main()

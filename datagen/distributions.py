@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -32,17 +32,6 @@ from .settings import (
     parse,
 )
 from .structured import Cnn, Texture, Transformer
-
-
-class Marginal(Protocol):
-    """The distribution of one instruction's value, nowhere negative."""
-
-    @property
-    def mean(self) -> float:
-        """Expected value."""
-
-    def draw(self, rng: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
-        """Independent draws, float32 of that shape."""
 
 
 class Uniform(Settings, frozen=True):
@@ -130,7 +119,9 @@ class Lognormal(Settings, frozen=True):
         return values
 
 
-MARGINALS: dict[str, type[Uniform | Normal | Binomial | Exponential | Lognormal]] = {
+Marginal = Uniform | Normal | Binomial | Exponential | Lognormal
+"""The distribution of one instruction's value, nowhere negative."""
+MARGINALS: dict[str, type[Marginal]] = {
     "uniform": Uniform,
     "normal": Normal,
     "binomial": Binomial,
@@ -138,13 +129,6 @@ MARGINALS: dict[str, type[Uniform | Normal | Binomial | Exponential | Lognormal]
     "lognormal": Lognormal,
 }
 """Family name in a config → its record."""
-
-
-class Distribution(Protocol):
-    """A way to draw batches of models."""
-
-    def draw(self, rng: np.random.Generator, bins: Bins) -> Raw:
-        """Raw arrays for these models."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +155,10 @@ class Independent:
         return bins.totals(self.marginal.draw(rng, bins.shape), self.marginal.mean, count)
 
 
+Distribution = Independent | Transformer | Cnn
+"""What draws batches of models."""
+
+
 class Mixture(NamedTuple):
     """Named distributions with weights: what a data set is drawn from."""
 
@@ -179,14 +167,12 @@ class Mixture(NamedTuple):
     members: tuple[Distribution, ...]
 
 
-def build_mixture(config: object) -> Mixture:
+def build_mixture(config: Mapping[str, object]) -> Mixture:
     """The distribution, or several, that a config of the group `dist` describes.
 
     Raises:
         BadInput: an unknown family, a missing or unknown setting, a weight for something that is not there.
     """
-    if not isinstance(config, Mapping):
-        raise BadInput(f"is {config!r}, not a distribution", where="dist", do="choose a file of conf/dist")
     if config.get("family") != "mixed":
         return Mixture((str(config.get("name")),), (1.0,), (_build(config, "dist"),))
     components, weights = config.get("components"), config.get("weights")

@@ -40,17 +40,13 @@ class Recipe:
     bins_per_point: int
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what overflows is refused, by name
 def draw_groups(recipe: Recipe, rng: np.random.Generator, count: int) -> Fields:
     """`count` groups: the fields of EncodedProblems and `distribution`, int16 [count], which member each is of.
 
     Raises:
         BadInput: the recipe's numbers vary so much that float32 cannot hold them.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused, by name
-        return _draw_groups(recipe, rng, count)
-
-
-def _draw_groups(recipe: Recipe, rng: np.random.Generator, count: int) -> Fields:
     scalars = _draw_scalars(recipe, rng, count)
     fields: Fields = {"arrays": np.empty((count, len(CHANNELS), recipe.granularity), np.float32)}
     fields["state_over_memory"] = np.empty(count, np.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from automap_models.envs.pipeline.encoding import CHANNELS, EncodedProblems, cut_masks
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import write_bytes
+from automap_models.formats.atomic import write_atomically
 from automap_models.formats.dataset import Manifest, read_dataset, read_manifest
 
 if TYPE_CHECKING:
@@ -42,10 +41,7 @@ def write_summary(folder: Path) -> Path:
     arrays = read_dataset(folder, min(20_000, manifest.groups))
     figure = Figure(layout="constrained")
     _draw(figure, EncodedProblems.from_mapping(arrays), arrays["distribution"], manifest)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-
-    write_bytes(folder / SUMMARY, buffer.getbuffer())
+    write_atomically(folder / SUMMARY, lambda file: figure.savefig(file, format="png", dpi=110))
     return folder / SUMMARY
 
 

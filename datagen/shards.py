@@ -132,19 +132,13 @@ def _claim(job: Job) -> None:
     if not path.exists() or not any(job.folder.glob("shard-*.npz")):
         write_json(path, identity)
         return
-    there = read_json(path, dict[str, Any], do="give another folder with out=")
-    _require_same(dict(_flat(there)), dict(_flat(identity)), job.folder)
-
-
-def _require_same(there: dict[str, Any], wanted: dict[str, Any], folder: Path) -> None:
+    there = dict(_flat(read_json(path, dict[str, Any], do="give another folder with out=")))
+    wanted = dict(_flat(identity))
     for key in sorted(there.keys() | wanted.keys()):
         old, new = there.get(key, "nothing"), wanted.get(key, "nothing")
         if old != new:
-            raise BadInput(
-                f"holds a data set with {key} = {old}, not {new}",
-                where=f"out={folder}",
-                do="give another folder with out=, or the same settings to complete it",
-            )
+            do = "give another folder with out=, or the same settings to complete it"
+            raise BadInput(f"holds a data set with {key} = {old}, not {new}", where=f"out={job.folder}", do=do)
 
 
 def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, Any]]:

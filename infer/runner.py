@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from automap_models.core.streams import BROKEN_PIPE, flush_stdout, give_up_streams, printing, say
-from automap_models.errors import AutomapError, BadInput, RunFailed, UserCodeError
+from automap_models.errors import AutomapError, BadInput
 from automap_models.requests import solve
 from automap_models.version import __version__
 
@@ -60,11 +60,6 @@ class Output:
     help: str
     picture: bool = False
     over_input: bool = False
-
-    def path(self, namespace: argparse.Namespace) -> Path | None:
-        """Where it shall be written; None where it is not asked for."""
-        path: Path | None = getattr(namespace, self.flags[-1].lstrip("-"))
-        return path
 
 
 @dataclass(frozen=True)
@@ -149,7 +144,13 @@ class Command(Generic[RequestT]):
             if output.what in files:
                 _write(report, output, files[output.what])
         with printing():
-            self._print(namespace, report, files)
+            if namespace.json:
+                print_json(report.document())
+            else:
+                report.show()
+                if self.names_files and files:
+                    print_files({report.names.get(what, what): path for what, path in files.items()})
+            flush_stdout()
         for warning in report.warnings:
             say(f"{prog}: warning: {warning}")
         for line in report.remarks:
@@ -171,7 +172,7 @@ class Command(Generic[RequestT]):
         files: dict[str, Path] = {}
         taken: dict[str, str] = {}
         for output in self.outputs:
-            path = output.path(namespace)
+            path: Path | None = getattr(namespace, output.flags[-1].lstrip("-"))
             if path is None:
                 continue
             real = os.path.realpath(path)
@@ -187,15 +188,6 @@ class Command(Generic[RequestT]):
                 require_plotting(path)
             require_writable(path)
         return files
-
-    def _print(self, namespace: argparse.Namespace, report: Report, files: Mapping[str, Path]) -> None:
-        if namespace.json:
-            print_json(report.document())
-        else:
-            report.show()
-            if self.names_files and files:
-                print_files({report.names.get(what, what): path for what, path in files.items()})
-        flush_stdout()
 
 
 def _write(report: Report, output: Output, path: Path) -> None:
@@ -275,7 +267,7 @@ def run_command(name: str, body: Callable[[], int]) -> int:
         try:
             return _flushed(body)
         except AutomapError as error:
-            if isinstance(error, UserCodeError | RunFailed) and error.details:
+            if error.details:
                 say(error.details)
             say(f"{name}: error: {in_options(' '.join(str(error).split()))}")
             return error.exit_code

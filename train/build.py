@@ -98,24 +98,15 @@ def require_resumable(path: Path, module: RainbowModule, data: PipelineData, pro
     for name in ("replay", "branches"):
         saved, wanted = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.settings, name)
         if _differs(saved, wanted):
-            raise BadInput(
-                f"was written with {name} {saved}, not {wanted}",
-                where=str(path),
-                do=f"set agent.learner.{name}={saved}, or take the weights only with init_from=",
-            )
+            do = f"set agent.learner.{name}={saved}, or take the weights only with init_from="
+            raise BadInput(f"was written with {name} {saved}, not {wanted}", where=str(path), do=do)
     if _differs(checkpoint.get(type(data).__qualname__, data.state_dict()), data.state_dict()):
-        raise BadInput(
-            "was trained on other groups than this run's",
-            where=str(path),
-            do="give the same data settings, or init_from= to take the weights only",
-        )
+        do = "give the same data settings, or init_from= to take the weights only"
+        raise BadInput("was trained on other groups than this run's", where=str(path), do=do)
     before = len(checkpoint["rainbow"]["processes"])  # each goes on with its own replay and random states
     if before != processes:
-        raise BadInput(
-            f"was written by {before} process(es), this run has {processes}",
-            where=str(path),
-            do=f"go on with trainer.devices × trainer.num_nodes = {before}, or take the weights only with init_from=",
-        )
+        do = f"go on with trainer.devices × trainer.num_nodes = {before}, or take the weights only with init_from="
+        raise BadInput(f"was written by {before} process(es), this run has {processes}", where=str(path), do=do)
     return checkpoint
 
 
@@ -170,11 +161,8 @@ def _require_same_network(
         if key not in but_for and _differs(saved.get(key), value)
     ]
     if differences:
-        raise BadInput(
-            f"holds another network than this run's ({'; '.join(differences)})",
-            where=str(path),
-            do="give a checkpoint trained with the same agent and env",
-        )
+        what = f"holds another network than this run's ({'; '.join(differences)})"
+        raise BadInput(what, where=str(path), do="give a checkpoint trained with the same agent and env")
 
 
 def _architecture(parameters: Any) -> dict[str, Any]:
@@ -396,20 +384,15 @@ def require_fitting_problems(config: DictConfig, problems: Problems, path: Path)
     """
     points = problems.arrays.shape[2]
     if points != config.env.points:
-        raise BadInput(
-            f"its problems have {points} points, the environment {config.env.points}",
-            where=str(path),
-            do=f"set env.points={points} or make the data set with granularity={config.env.points}",
-        )
+        what = f"its problems have {points} points, the environment {config.env.points}"
+        do = f"set env.points={points} or make the data set with granularity={config.env.points}"
+        raise BadInput(what, where=str(path), do=do)
     sizes = {"stages": problems.stages, "devices": problems.numbers[:, DEVICES]}
     for name, most in (("stages", config.env.max_stages), ("devices", config.env.max_devices)):
         largest = int(sizes[name].max())
         if largest > most:
-            raise BadInput(
-                f"has problems of {largest} {name}, the environment at most {most}",
-                where=str(path),
-                do=f"set env.max_{name}={largest}",
-            )
+            what = f"has problems of {largest} {name}, the environment at most {most}"
+            raise BadInput(what, where=str(path), do=f"set env.max_{name}={largest}")
 
 
 def episodes_per_epoch(config: DictConfig) -> int:
@@ -427,9 +410,7 @@ def epochs_of(config: DictConfig, groups: int) -> int:
     per_epoch = episodes_per_epoch(config)
     epochs = -(-config.episodes // per_epoch)
     if epochs * per_epoch > groups * config.visits:
-        raise BadInput(
-            f"{epochs * per_epoch} episodes on {groups} groups visit some more than {config.visits} times",
-            where=str(config.data.path),
-            do="generate more groups, or lower episodes or raise visits",
-        )
+        what = f"{epochs * per_epoch} episodes on {groups} groups visit some more than {config.visits} times"
+        do = "generate more groups, or lower episodes or raise visits"
+        raise BadInput(what, where=str(config.data.path), do=do)
     return int(epochs)

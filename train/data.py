@@ -53,11 +53,8 @@ class VisitSampler(Sampler[list[int]]):
         start = self.epoch * self.steps
         for step in range(start, start + self.steps):
             first = (step * self.world + self.rank) * self.batch
-            yield [self._problem(position) for position in range(first, first + self.batch)]
-
-    def _problem(self, position: int) -> int:
-        visit, place = divmod(position, self.groups)
-        return int(self._pass(visit)[place])
+            places = (divmod(position, self.groups) for position in range(first, first + self.batch))
+            yield [int(self._pass(visit)[place]) for visit, place in places]
 
     def _pass(self, visit: int) -> np.ndarray:
         """int64 [groups] the order of a pass."""
@@ -140,11 +137,8 @@ class PipelineData(L.LightningDataModule):
     def _load(self) -> tuple[EncodedProblems, EncodedProblems]:
         encoded = EncodedProblems.from_mapping(read_dataset(self.path, self.settings.groups), str(self.path))
         if len(encoded) <= self.settings.validation_groups:
-            raise BadInput(
-                f"{len(encoded)} groups, {self.settings.validation_groups} of them for validation",
-                where=str(self.path),
-                do="generate more groups or hold fewer out",
-            )
+            what = f"{len(encoded)} groups, {self.settings.validation_groups} of them for validation"
+            raise BadInput(what, where=str(self.path), do="generate more groups or hold fewer out")
         split = len(encoded) - self.settings.validation_groups
         training, held_out = encoded.take(slice(None, split)), encoded.take(slice(split, None))
         held_out = held_out.take(held_out.stages > 1)  # one stage leaves nothing to decide

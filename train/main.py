@@ -69,18 +69,13 @@ def train(config: DictConfig) -> L.Trainer:
         gap = _say_gap(config, data, module)
     trainer: L.Trainer = build_trainer(config, epochs, gap)
     write_config(config)
-    _say_plan(config, data, epochs)
+    groups, episodes = len(data.problems.stages), epochs * episodes_per_epoch(config)
+    say(f"{data.path}: {groups:,} problems to train on, {len(data.optima):,} held out that have a plan")
+    say(f"{episodes:,} episodes in {epochs} epochs, at most {-(-episodes // groups)} on one problem")
     fit(trainer, module, data, newest)
     if trainer.is_global_zero:
         _finish(config, trainer, module, data)
     return trainer
-
-
-def _say_plan(config: DictConfig, data: PipelineData, epochs: int) -> None:
-    groups, validation = len(data.problems.stages), len(data.optima)
-    episodes = epochs * episodes_per_epoch(config)
-    say(f"{data.path}: {groups:,} problems to train on, {validation:,} held out that have a plan")
-    say(f"{episodes:,} episodes in {epochs} epochs, at most {-(-episodes // groups)} on one problem")
 
 
 def _say_gap(config: DictConfig, data: PipelineData, module: RainbowModule) -> float | None:

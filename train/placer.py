@@ -157,8 +157,8 @@ def _shares(example: MoveExample) -> Tensor:
 
 
 def tensors(inputs: list[PlacerInputs]) -> dict[str, Tensor]:
-    """Name → the arrays of several placements with a batch dimension."""
-    return {name: torch.from_numpy(array) for name, array in stacked(inputs).items()}
+    """Name → the arrays of several placements with a batch dimension, padded to the largest."""
+    return {name: torch.from_numpy(stacked([getattr(one, name) for one in inputs])) for name in vars(inputs[0])}
 
 
 def move_log_probs(network: PlacerNetwork, batch: list[MoveExample]) -> list[Tensor]:
@@ -207,9 +207,7 @@ def _gaining(folder: Path) -> list[Path]:
     return files
 
 
-@lru_cache(maxsize=4096)
-def _read(path: Path) -> MoveExample:
-    return MoveExample.read(path)
+_read = lru_cache(maxsize=4096)(MoveExample.read)
 
 
 @lru_cache(maxsize=32)

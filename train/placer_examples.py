@@ -143,13 +143,8 @@ def gains(units: StepUnits, device: IntArray, pieces: Pieces, moves: IntArray) -
     return worth[inverse.ravel()]
 
 
-def stacked(group: list[PlacerInputs]) -> dict[str, NDArray[np.generic]]:
-    """Name → the arrays of several placements with a batch dimension, padded to the largest."""
-    names = list(vars(group[0]))
-    return {name: _stack([getattr(one, name) for one in group]) for name in names}
-
-
-def _stack(arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
+def stacked(arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
+    """Arrays with a batch dimension, padded to the largest."""
     shape = np.max([array.shape for array in arrays], axis=0)
     out = np.zeros((len(arrays), *shape), dtype=arrays[0].dtype)
     for row, array in zip(out, arrays, strict=True):

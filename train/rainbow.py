@@ -62,9 +62,9 @@ class RainbowModule(L.LightningModule):
         torch.manual_seed(seed)
         self.online: PipelineNetwork = NETWORKS[network](self.size)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
-        self.replay = PrioritisedReplay(
-            self.settings.replay, self._empty_row(), self.settings.alpha, self.settings.beta
-        )
+        branches, most = self.settings.branches, self.size.max_stages
+        row = empty_decision(most) if branches == 1 else empty_branches(most, branches)
+        self.replay = PrioritisedReplay(self.settings.replay, row, self.settings.alpha, self.settings.beta)
         self.agent = self._agent(torch.Generator().manual_seed(seed))
         self.episodes = 0
         self._gaps: list[Floats] = []
@@ -74,11 +74,6 @@ class RainbowModule(L.LightningModule):
         describe = self.online.describe(self.size)
         most = self.size.max_stages
         return PipelineAgent(self.online, self.target, describe, most, self.reward, self.agent_config, generator)
-
-    def _empty_row(self) -> Items:
-        """One row of what is played as the replay wants to know it."""
-        branches, max_stages = self.settings.branches, self.size.max_stages
-        return empty_decision(max_stages) if branches == 1 else empty_branches(max_stages, branches)
 
     def setup(self, stage: str) -> None:
         """The learner and the random states of this process; a resumed run overwrites them with its checkpoint's."""

@@ -113,7 +113,7 @@ def _sizes(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
 
 def layout_text(layers: tuple[int, ...]) -> str:
     """The layout of stages of so many layers each; equal neighbours are written once, in Megatron's `(…|)*n`."""
-    stages = [_layers(count) for count in layers]
+    stages = ["t" * count if count < 2 else f"t*{count}" for count in layers]
     stages[0], last = "E" + stages[0], stages.pop() if len(stages) > 1 else None
     if last is None:
         return f"{stages[0]}L"
@@ -122,10 +122,6 @@ def layout_text(layers: tuple[int, ...]) -> str:
         count = len(list(alike))
         text += f"({stage}|)*{count}" if count > 1 else f"{stage}|"
     return f"{text}{last}L"
-
-
-def _layers(count: int) -> str:
-    return "" if count == 0 else "t" if count == 1 else f"t*{count}"
 
 
 def check(plan: BlockPlan, path: Path) -> None:

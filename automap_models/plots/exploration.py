@@ -99,8 +99,7 @@ def _bars(
         axes.annotate(text(plan), (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
     axes.set_xlim(0.0, max(ends) + room)
     axes.invert_yaxis()
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 EXPLORING_COLOUR = "#9A9A9A"

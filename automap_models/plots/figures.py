@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 import warnings
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import write_bytes
+from automap_models.formats.atomic import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,11 +43,9 @@ def save_figure(path: Path, figure: Figure) -> None:
 
     kind = path.suffix.lower()[1:]
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    drawn = io.BytesIO()
     with warnings.catch_warnings(), mpl.rc_context({"svg.hashsalt": "automap"}):
         warnings.simplefilter("ignore")  # a glyph that the font lacks is no reason to talk
-        figure.savefig(drawn, format=kind, dpi=150, metadata=undated)
-    write_bytes(path, drawn.getvalue())
+        write_atomically(path, lambda file: figure.savefig(file, format=kind, dpi=150, metadata=undated))
 
 
 def drawn(path: str | os.PathLike[str] | None, draw: Callable[[], Figure]) -> Figure:

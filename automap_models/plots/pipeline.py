@@ -235,9 +235,8 @@ def draw_window(axes: Axes, timeline: Timeline, window: tuple[float, float], uni
         unit_s: of the axis, seconds.
         width_s: of the whole picture, which may have other stretches beside this one, seconds.
     """
-    chunks = 1 + max(i.chunk for i in timeline.intervals)
     for kind in COLOURS:
-        _draw_kind(axes, kind, timeline.intervals, window, unit_s, width_s, chunks)
+        _draw_kind(axes, kind, timeline, window, unit_s, width_s)
 
 
 def boxes(timelines: Sequence[Timeline]) -> list[Patch]:
@@ -256,22 +255,17 @@ def _shade(colour: str, share: float) -> tuple[float, float, float]:
 
 
 def _draw_kind(
-    axes: Axes,
-    kind: PassKind,
-    intervals: Sequence[Interval],
-    window: tuple[float, float],
-    unit_s: float,
-    width_s: float,
-    chunks: int,
+    axes: Axes, kind: PassKind, timeline: Timeline, window: tuple[float, float], unit_s: float, width_s: float
 ) -> None:
     """The boxes of one kind; edges and micro-batch numbers only where there is room for them."""
+    chunks = 1 + max(i.chunk for i in timeline.intervals)
     height, below = 0.52, 0.0  # both over the distance of two stages' rows; below the middle of the stage's own
     if kind.startswith("send"):
         height, below = 0.11, 0.5
     elif kind in OF_GRADIENTS:
         height, below = 0.08, 0.32
     rows: dict[int, list[Interval]] = {}
-    for i in intervals:
+    for i in timeline.intervals:
         if i.kind == kind and i.end_s > i.start_s and i.end_s >= window[0] and i.start_s <= window[1]:
             rows.setdefault(i.resource, []).append(i)
     for resource, boxes in rows.items():

@@ -76,7 +76,7 @@ def draw_sweep(model: str, rows: Sequence[Row], *, same_batch: bool) -> Figure:
 
     along, lines, panels = layout(rows)
     several = not same_batch and len(MICRO_BATCHES.values(rows)) > 1
-    drawing = _Drawing(along.values(rows), lines.values(rows), along, lines, several, rows)
+    drawing = _Drawing(along, lines, several, rows)
     chosen, omitted = _panels(panels, rows)
     columns = min(4, len(chosen))
     down = math.ceil(len(chosen) / columns)
@@ -115,16 +115,14 @@ class _Drawing:
     """What all panels share: values along the axis at even distances, colours, and the unit of time.
 
     Args:
-        x, lines: the values along the axis and of the lines.
-        along, by: what these are.
+        along, by: what lies along the axis, and what gives the lines.
         single: whether a step is that of one micro-batch rather than of the global batch.
         rows: all rows of the sweep.
     """
 
-    def __init__(
-        self, x: list[Value], lines: list[Value], along: Quantity, by: Quantity, single: bool, rows: Sequence[Row]
-    ) -> None:
-        self.ticks, self.lines, self.along, self.by, self.single = x, lines, along, by, single
+    def __init__(self, along: Quantity, by: Quantity, single: bool, rows: Sequence[Row]) -> None:
+        self.along, self.by, self.single = along, by, single
+        self.ticks, self.lines = along.values(rows), by.values(rows)
         steps_s = [self._step_s(row) for row in rows if row.outcome.ok]
         self.unit, self.unit_name = time_unit(max(steps_s, default=1.0))
         self.logarithmic = bool(steps_s) and max(steps_s) > 5 * min(steps_s)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from automap_models.core.profiled_model import ProfiledModel
     from automap_models.cost.layer_times import Runtime
     from automap_models.export.target import Source as PlanSource
-    from automap_models.formats.atomic import Cache
     from automap_models.planners.base import Watch
     from automap_models.run.base import DeviceKind, Executor
     from automap_models.workloads.source import Framework, Source
@@ -73,13 +72,6 @@ def device_on(cluster: Cluster, device: str | Device | None) -> Device:
     from automap_models.formats.hardware_yaml import device_of
 
     return device if isinstance(device, Device) else device_of(cluster, device)
-
-
-def cache_of(cached: bool) -> Cache:
-    """The cache of results, or one that keeps nothing."""
-    from automap_models.formats.atomic import Cache, cache_folder
-
-    return Cache(cache_folder() if cached else None)
 
 
 def given(arguments: object, *names: str) -> dict[str, Any]:

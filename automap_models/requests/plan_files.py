@@ -84,4 +84,5 @@ def run(request: RunRequest, watch: Watch) -> RunRecord | None:
     begin(f"building {request.source.what}")
     if backend is None:
         backend = framework_of(request.source.returned()) if request.source.kind is SourceKind.FACTORY else "jax"
-    return make_backend(backend).run(RunProblem(**problem), begin)
+    record: RunRecord | None = make_backend(backend).run(RunProblem(**problem), begin)
+    return record

@@ -15,12 +15,12 @@ from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.errors import BadInput
 from automap_models.export.targets import target_by_name
+from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
 from automap_models.planners.base import Progress, Watch
-from automap_models.requests import ExportRequest, PlanRequest, ProfileRequest, cache_of, device_on
+from automap_models.requests import ExportRequest, PlanRequest, ProfileRequest, device_on
 from automap_models.workloads.source import (
-    Advance,
     Begin,
     Framework,
     Source,
@@ -49,7 +49,11 @@ def profiled(
     if isinstance(source.model, ProfiledModel | ModelWork):
         return _given(source.model).profile
     timed = device if isinstance(device, Device) else read_device(device or DEFAULT_DEVICE)
-    return profile_source(source, framework, timed, measuring, begin_of(watch), advance_of(watch))
+
+    def advance(done: int, total: int | None, what: str) -> None:
+        watch(Progress(what, done, total))
+
+    return profile_source(source, framework, timed, measuring, begin_of(watch), advance)
 
 
 def profiled_model(
@@ -66,8 +70,8 @@ def profiled_model(
         model = _given(source.model)
         model = replace(model, profile=sized(model.profile, size))
     else:
-        device = device_on(cluster, request.device)
-        model = profiled_once(source, device, size, cluster, cache_of(cached), begin_of(watch))
+        device, cache = device_on(cluster, request.device), Cache(cache_folder() if cached else None)
+        model = profiled_once(source, device, size, cluster, cache, begin_of(watch))
     if model.profile.own_code:
         _require_code(request)
     return model
@@ -98,11 +102,6 @@ def _given(model: ProfiledModel | ModelWork) -> ProfiledModel:
 def begin_of(watch: Watch) -> Begin:
     """Tells a watcher that something of unknown length begins."""
     return lambda what: watch(Progress(what))
-
-
-def advance_of(watch: Watch) -> Advance:
-    """Tells a watcher how much of something is done."""
-    return lambda done, total, what: watch(Progress(what, done, total))
 
 
 def sized_profile(path: Path, size: int | None = None) -> Profile:

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING
 from automap_models.errors import BadInput
 
 if TYPE_CHECKING:
-    from automap_models.run.base import Backend
+    from types import ModuleType
+
     from automap_models.run.torch_pipeline import Pipeline
 
 __all__ = ["BACKENDS", "Pipeline", "make_backend"]
 
 BACKENDS: Mapping[str, str] = {
-    "torch": "automap_models.run.torch_backend:TorchBackend",
-    "jax": "automap_models.run.jax_backend:JaxBackend",
+    "torch": "automap_models.run.torch_backend",
+    "jax": "automap_models.run.jax_backend",
 }
-"""Framework that runs plans → the class."""
+"""Framework that runs plans → the module whose `run` does (run.base)."""
 
 
 def __getattr__(name: str) -> object:
@@ -35,7 +36,7 @@ def __getattr__(name: str) -> object:
     return Pipeline
 
 
-def make_backend(name: str) -> Backend:
+def make_backend(name: str) -> ModuleType:
     """The backend of that name.
 
     Raises:
@@ -43,12 +44,10 @@ def make_backend(name: str) -> Backend:
     """
     if name not in BACKENDS:
         raise BadInput(f"no backend {name!r}", where="`backend`", do=f"choose from {', '.join(BACKENDS)}")
-    module, _, attribute = BACKENDS[name].partition(":")
     try:
-        backend: Backend = getattr(import_module(module), attribute)()
+        return import_module(BACKENDS[name])
     except ModuleNotFoundError as error:
         if error.name not in BACKENDS:
             raise
         do = f"pip install 'automap-models[{error.name}]'"
         raise BadInput(f"needs {error.name}, which is not installed", where=f"backend {name}", do=do) from error
-    return backend

@@ -1,21 +1,24 @@
 """What shall run, who can run it, and what the cost model predicts of it.
 
-A backend (run.make_backend) is a class with one method, `run(problem, say) -> RunRecord`. Everything around it is the
-same for all: reading the plan, the schedule, the prediction, the table, the trace and the JSON.
+A backend (run.make_backend) is a module with a function `run(problem, say)`, which is told what to run and whom to tell
+what is being done. It returns the record of the run, or None in a process that another one reports for, such as the
+ranks above 0 under torchrun. It raises BadInput where the plan, the model or the machine cannot be used for it,
+RunFailed where a worker has ended, and UserCodeError where the user's own code raised. Everything around it is the same
+for all: reading the plan, the schedule, the prediction, the table, the trace and the JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from automap_models.core.passes import Schedule, build_schedule
 from automap_models.core.plan import Plan
 from automap_models.core.profile import FloatArray
-from automap_models.core.run_record import Comparison, RunRecord
+from automap_models.core.run_record import Comparison
 from automap_models.core.schedules import DEFAULT_SCHEDULE, schedule_family
 from automap_models.cost.overlap import TiedSum
 from automap_models.errors import BadInput
@@ -115,23 +118,6 @@ class RunProblem:
     seed: int = 0
 
 
-class Backend(Protocol):
-    """A framework that runs plans."""
-
-    def run(self, problem: RunProblem, say: Say) -> RunRecord | None:
-        """Run it; None in a process that another one reports for, such as the ranks above 0 under torchrun.
-
-        Args:
-            problem: what to run.
-            say: is told what is being done.
-
-        Raises:
-            BadInput: the plan, the model or the machine cannot be used for it.
-            RunFailed: a worker has ended.
-            UserCodeError: the user's own code raised.
-        """
-
-
 def run_schedule(plan: Plan, name: str | None, virtual: int | None) -> Schedule:
     """The schedule that a plan's S stages run under: S / vp ranks of vp virtual stages each.
 
@@ -181,10 +167,9 @@ def predicted_timeline(plan: Plan, schedule: Schedule) -> Timeline:
 
 def _tied_sums(plan: Plan) -> list[TiedSum]:
     """Of each parameter with copies, in the order in which stages name them."""
-    holders: dict[str, list[int]] = {}
-    sums_s: dict[str, float] = {}
+    tied: dict[str, TiedSum] = {}
     for s, stage in enumerate(plan.stages):
         for name, sum_s in stage.tied:
-            holders.setdefault(name, []).append(s)
-            sums_s[name] = sum_s
-    return [TiedSum(tuple(stages), sums_s[name], name) for name, stages in holders.items()]
+            before = tied[name].stages if name in tied else ()
+            tied[name] = TiedSum((*before, s), sum_s, name)
+    return list(tied.values())

@@ -44,23 +44,21 @@ def program_collectives(programs: StepPrograms) -> dict[ProgramKey, ProgramColle
 
 def reduction_collectives(programs: StepPrograms) -> dict[int, ProgramCollectives]:
     """Those of each stage that sums gradients over its replicas once a step: by the plan, each gradient once."""
-    return {
-        stage: _beside(sum(_device_bytes(programs, v, stage) for v in reduction.values), reduction.communication)
-        for stage, reduction in programs.reductions.items()
-    }
+    shardings, collectives = programs.shardings, {}
+    for stage, reduction in programs.reductions.items():
+        planned = 0.0  # of one device of a replica
+        for v in reduction.values:
+            shape = shardings.shape(v, stage, shardings.sum_dtype(v))
+            assert shape.sharding is not None  # given to it above
+            planned += math.prod(shape.sharding.shard_shape(shape.shape)) * shape.dtype.itemsize
+        collectives[stage] = _beside(planned, reduction.communication)
+    return collectives
 
 
 def _beside(planned: float, communication: Mapping[str, Collectives]) -> ProgramCollectives:
     """Planned bytes beside those of a compiled program's collectives."""
     nbytes = {kind: collectives.nbytes for kind, collectives in communication.items()}
     return ProgramCollectives(planned, nbytes.pop("all-reduce", 0.0), nbytes)
-
-
-def _device_bytes(programs: StepPrograms, v: int, stage: int) -> float:
-    """Of a gradient's sum, the bytes of one device of a replica."""
-    shape = programs.shardings.shape(v, stage, programs.shardings.sum_dtype(v))
-    assert shape.sharding is not None  # given to it above
-    return float(math.prod(shape.sharding.shard_shape(shape.shape)) * shape.dtype.itemsize)
 
 
 def _planned(programs: StepPrograms) -> dict[ProgramKey, float]:

@@ -56,13 +56,16 @@ class LocalSumFinder:
     Args:
         module: the step.
         classes: its classes of dimensions.
+
+    Attributes:
+        sums_over: operation → the classes that it sums over.
     """
 
     def __init__(self, module: MlirModule, classes: StepClasses) -> None:
         self.module, self.classes = module, classes
-        self._over: dict[int, set[int]] = defaultdict(set)
+        self.sums_over: dict[int, set[int]] = defaultdict(set)
         for total in classes.separate_sums:
-            self._over[total.operation].add(total.over)
+            self.sums_over[total.operation].add(total.over)
         self._operations = module.operations
         self._readers: dict[int, list[int]] = defaultdict(list)
         for i, operation in enumerate(self._operations):
@@ -100,10 +103,6 @@ class LocalSumFinder:
     def producer(self, v: int) -> int:
         """The operation that makes a value; negative for arguments."""
         return int(self.classes.graph.producers[v])
-
-    def sums_over(self, i: int) -> set[int]:
-        """The classes that an operation sums over."""
-        return self._over.get(i, set())
 
     def is_constant(self, v: int) -> bool:
         """Whether a value depends on no argument."""
@@ -168,7 +167,7 @@ class _Search:
 
     def is_root(self, i: int) -> bool:
         """Whether an operation is a sum over samples."""
-        over = bool(self.finder.sums_over(i) & self.samples)
+        over = bool(self.finder.sums_over[i] & self.samples)
         return over and self.finder.adds_up(i) and not any(map(self._lies_by_samples, self.finder.results(i)))
 
     def is_tail(self, v: int) -> bool:

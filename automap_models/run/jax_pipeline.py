@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -104,6 +103,7 @@ class JaxPipeline:
         self._stored: StoredValues = {}
         self._totals: dict[int, Any] = {}
         self._updated: dict[int, Any] = {}
+        self._holders = {v: self.cut.holders(v) or (0,) for v in range(self.programs.arguments)}
         self.load(drawn_arguments(self._step, seed) if arguments is None else arguments)
 
     # ---- arguments -------------------------------------------------------------------------------------------------
@@ -142,21 +142,14 @@ class JaxPipeline:
         return trees
 
     def _value(self, v: int, leaf: Any) -> Any:
-        array = np.asarray(self._stored[v, self._holders(v)[0]])
+        array = np.asarray(self._stored[v, self._holders[v][0]])
         if is_typed_key(leaf):
             return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(leaf))
         return array
 
     def _hold(self, v: int, value: Any) -> None:
-        for stage in self._holders(v):
+        for stage in self._holders[v]:
             self._stored[v, stage] = self.shardings.moved(value, v, stage)
-
-    def _holders(self, v: int) -> tuple[int, ...]:
-        return self._stages_of.get(v) or (0,)
-
-    @cached_property
-    def _stages_of(self) -> dict[int, tuple[int, ...]]:
-        return {v: self.cut.holders(v) for v in range(self.programs.arguments)}
 
     # ---- steps -----------------------------------------------------------------------------------------------------
 
@@ -212,7 +205,7 @@ class JaxPipeline:
             return self._updated[v]
         if v in self._totals:
             return self.programs.average(v, self._totals[v])
-        return self._stored[v, self._holders(v)[0]]
+        return self._stored[v, self._holders[v][0]]
 
 
 def _with_busy(overlapped: Sequence[Pass], alone: Sequence[Pass]) -> tuple[Pass, ...]:

@@ -1,7 +1,8 @@
 """A training step whose operations run on the devices of a placement, on JAX.
 
     level    of an operation: how often what it is made from has changed devices on the way, at most
-    part     the operations of one level and one device; a part reads parts of lower levels only
+    part     the operations of one level and one device; a part reads parts of lower levels only. It is a Program whose
+             key has the device for the stage
 
         device 0   ██ level 0 ██ ──────────────→ ██ level 2 ██
         device 1                 ██ level 1 ██ ─┘                 a value goes to each device that reads it, once
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -40,35 +40,14 @@ NOWHERE = -1
 """Device of what is copied to its readers."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """Operations of one level and one device.
-
-    Attributes:
-        program: what it computes; its key has the device for the stage.
-        device: on which.
-    """
-
-    program: Program
-    device: int
+def instruction_devices(graph: InstructionGraph, assignment: IntArray) -> IntArray:
+    """[n] device of each instruction; NOWHERE for what is no node of the step's graph."""
+    device = np.full(len(graph.arguments) + len(graph), NOWHERE)
+    device[step_nodes(graph)] = assignment
+    return device[len(graph.arguments) :]
 
 
-def instruction_devices(graph: InstructionGraph, assignment: IntArray) -> tuple[IntArray, IntArray]:
-    """[arguments] and [n] device of each argument and instruction; NOWHERE for what is no node of the step's graph.
-
-    Raises:
-        BadInput: the placement is of another graph.
-    """
-    nodes, arguments = step_nodes(graph), len(graph.arguments)
-    if nodes.size != assignment.size:
-        what = f"places {assignment.size} operations, the step has {nodes.size}"
-        raise BadInput(what, where=graph.model, do="give the model that the placement was made for")
-    device = np.full(arguments + len(graph), NOWHERE)
-    device[nodes] = assignment
-    return device[:arguments], device[arguments:]
-
-
-def parts_of(graph: InstructionGraph, device: IntArray, wanted: Sequence[int]) -> list[Part]:
+def parts_of(graph: InstructionGraph, device: IntArray, wanted: Sequence[int]) -> list[Program]:
     """The parts of a step, each after those that it reads.
 
     Args:
@@ -112,12 +91,8 @@ def parts_of(graph: InstructionGraph, device: IntArray, wanted: Sequence[int]) -
         for v in reads[i]:
             need(v, part)
     return [
-        Part(
-            Program(
-                ProgramKey("F", part[1], part[0]),
-                *(tuple(sorted(table[part])) for table in (operations, inputs, outputs)),
-            ),
-            part[1],
+        Program(
+            ProgramKey("F", part[1], part[0]), *(tuple(sorted(table[part])) for table in (operations, inputs, outputs))
         )
         for part in sorted(operations)
         if operations[part]
@@ -154,23 +129,18 @@ class PlacedStep:
 
     def __init__(self, traced: TracedStep, assignment: IntArray, devices: Sequence[Any]) -> None:
         self._traced, self._devices = traced, devices
-        if int(assignment.max(initial=0)) >= len(devices):
-            what = f"the placement has {int(assignment.max()) + 1} devices, JAX has {len(devices)}"
-            raise BadInput(what, where=traced.step.name, do="start with as many")
-        _, device = instruction_devices(traced.graph, assignment)
-        wanted = dict.fromkeys((*traced.module.outputs, *traced.gradients.values()))
-        self._wanted = tuple(wanted)
-        self.parts = parts_of(traced.graph, device, self._wanted)
+        device = instruction_devices(traced.graph, assignment)
+        self.parts = parts_of(traced.graph, device, traced.module.outputs)
         self._calls = [
             jax.jit(
-                program_function(traced.module, part.program),
-                out_shardings=[SingleDeviceSharding(devices[part.device])] * len(part.program.outputs),
+                program_function(traced.module, part),
+                out_shardings=[SingleDeviceSharding(devices[part.key.stage])] * len(part.outputs),
             )
             for part in self.parts
         ]
 
     def run(self, leaves: Sequence[Any]) -> dict[int, Any]:
-        """Value → array of what the step returns, and of its gradients.
+        """Value → array of what the step returns.
 
         Args:
             leaves: the step's arguments, in the order in which JAX flattens them.
@@ -178,28 +148,23 @@ class PlacedStep:
         values: dict[int, Any] = {v: physical(leaf) for v, leaf in enumerate(leaves)}
         there: dict[tuple[int, int], Any] = {}
         for part, call in zip(self.parts, self._calls, strict=True):
-            device = self._devices[part.device]
-            given = []
-            for v in part.program.inputs:
-                if (v, part.device) not in there:
-                    there[v, part.device] = jax.device_put(values[v], device)
-                given.append(there[v, part.device])
+            number = part.key.stage
+            device, given = self._devices[number], []
+            for v in part.inputs:
+                if (v, number) not in there:
+                    there[v, number] = jax.device_put(values[v], device)
+                given.append(there[v, number])
             with jax.default_device(device):
                 computed = call(*given)
-            for v, array in zip(part.program.outputs, computed, strict=True):
-                values[v] = there[v, part.device] = array
-        return {v: values[v] for v in self._wanted}
-
-    def gradients(self, values: dict[int, Any]) -> dict[str, np.ndarray[Any, Any]]:
-        """Name of a parameter → its gradient, from what `run` returned."""
-        names = self._traced.graph.arguments
-        return {names[a].name: np.asarray(values[v]) for a, v in self._traced.gradients.items()}
+            for v, array in zip(part.outputs, computed, strict=True):
+                values[v] = there[v, number] = array
+        return {v: values[v] for v in self._traced.module.outputs}
 
     @property
     def moved(self) -> int:
         """How many values go to another device; parameters and inputs begin where they are read."""
-        home = {v: part.device for part in self.parts for v in part.program.outputs}
-        pairs = {(v, part.device) for part in self.parts for v in part.program.inputs}
+        home = {v: part.key.stage for part in self.parts for v in part.outputs}
+        pairs = {(v, part.key.stage) for part in self.parts for v in part.inputs}
         return sum(v in home and home[v] != device for v, device in pairs)
 
 
@@ -223,7 +188,7 @@ def run_placed(request: PlacedRequest, say: Say) -> VerifiedPlacement:
     results = [np.asarray(computed[v]) for v in traced.module.outputs]
     loss_error, array_error = differences(results, expected)
     return VerifiedPlacement(
-        len({part.device for part in placed.parts}),
+        len({part.key.stage for part in placed.parts}),
         len(placed.parts),
         placed.moved,
         float(results[traced.results.loss]),

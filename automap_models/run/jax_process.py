@@ -76,7 +76,8 @@ def answered(module: str, request: object, environ: Mapping[str, str], where: st
             if "say" in answer:
                 say(answer["say"])
             elif "error" in answer:
-                raise _error_of(**answer["error"])
+                error = answer["error"]
+                raise _ERRORS.get(error.pop("kind"), AutomapError)(**error)
             else:
                 return answer["answer"]
         code = process.wait()
@@ -126,7 +127,9 @@ def serve(kind: type[RequestT], answer: Callable[[RequestT, Say], object]) -> in
     try:
         write(answer=msgspec.to_builtins(answer(request, lambda what: write(say=what)), enc_hook=as_list))
     except AutomapError as error:
-        write(error=_written_error(error))
+        # of a class that the other process does not make, the next one above
+        name = next((ancestor.__name__ for ancestor in type(error).__mro__ if ancestor.__name__ in _ERRORS), "")
+        write(error={"kind": name, **vars(error)})
         return error.exit_code
     return 0
 
@@ -135,15 +138,3 @@ def _end_with_stdin() -> None:
     """End this process when the one that started it does."""
     sys.stdin.read()
     os._exit(1)
-
-
-def _written_error(error: AutomapError) -> dict[str, Any]:
-    """An error as JSON, for `_error_of`; of a class that is not among them, the next one above."""
-    kind = next((ancestor.__name__ for ancestor in type(error).__mro__ if ancestor.__name__ in _ERRORS), "AutomapError")
-    more = {"details": error.details} if getattr(error, "details", "") else {}  # type: ignore[attr-defined]
-    return {"kind": kind, "what": error.what, "where": error.where, "do": error.do, **more}
-
-
-def _error_of(kind: str, what: str, **others: Any) -> AutomapError:
-    """An error of that process as one of this."""
-    return _ERRORS.get(kind, AutomapError)(what, **others)

@@ -49,27 +49,24 @@ class StepShardings:
     def __init__(self, module: MlirModule, graph: InstructionGraph, layout: Layout, devices: Sequence[Any]) -> None:
         self.graph, self.layout = graph, layout
         self.tensors = module.types
-        self.classes = self._classes(module) if any(len(stage.devices) > 1 for stage in layout.stages) else None
+        self.classes: StepClasses | None = None
+        if any(len(stage.devices) > 1 for stage in layout.stages):
+            of_dims = sharding_classes(module, rules_of(module), read_rule_set(_RULES))
+            self.classes = StepClasses(module, of_dims, graph)
         self.meshes = [_mesh(stage, devices) for stage in layout.stages]
         self._sharded = [self._axes(stage) for stage in layout.stages]
-
-    def _classes(self, module: MlirModule) -> StepClasses:
-        return StepClasses(module, sharding_classes(module, rules_of(module), read_rule_set(_RULES)), self.graph)
 
     def _axes(self, stage: StageLayout) -> dict[str, frozenset[int]]:
         """The classes that each axis of a stage shards."""
         if self.classes is None:
             return {}
-        along_data = self._first_dims if stage.data_dims is None else stage.data_dims
+        along_data = stage.data_dims
+        if along_data is None:  # the first dimension of every input that has the batch's
+            size = self.graph.meta.get("microbatch_size")
+            arguments = zip(self.graph.arguments, self.graph.shapes, strict=False)
+            along_data = {a.name: 0 for a, shape in arguments if a.kind == "input" and shape[:1] == (size,)}
         axes = {DATA: (stage.data, along_data), MODEL: (stage.model, stage.dims)}
         return {axis: self._classes_of(dims) for axis, (size, dims) in axes.items() if size > 1}
-
-    @property
-    def _first_dims(self) -> dict[str, int]:
-        """The first dimension of every input that has the batch's."""
-        size = self.graph.meta.get("microbatch_size")
-        arguments = zip(self.graph.arguments, self.graph.shapes, strict=False)
-        return {a.name: 0 for a, shape in arguments if a.kind == "input" and shape[:1] == (size,)}
 
     def _classes_of(self, dims: Mapping[str, int]) -> frozenset[int]:
         assert self.classes is not None
@@ -276,7 +273,9 @@ class StepPrograms:
         local = self._local_sums(program, summed)
         self._local.update(local.totals if local is not None else ())
         totals = [self.sum_of(v, stage) for v in summed]
-        given = [self._given(v, program) for v in program.inputs] + totals
+        sums = self.averaged if updates else frozenset()
+        types = {v: self.shardings.sum_dtype(v) for v in program.inputs if v in sums}
+        given = [self.shardings.shape(v, stage, types.get(v)) for v in program.inputs] + totals
         passed = tuple(v for v in program.outputs if updates or v in self._passed)
         returned = [self.shardings.sharding(v, stage) for v in passed] + [total.sharding for total in totals]
         jitted = jax.jit(
@@ -287,10 +286,6 @@ class StepPrograms:
         )
         compiled = jitted.lower(*given).compile()
         return CompiledProgram(program, passed, summed, compiled, communication(compiled.as_text() or ""), local)
-
-    def _given(self, v: int, program: Program) -> jax.ShapeDtypeStruct:
-        averaged = program.key.kind == "U" and v in self.averaged
-        return self.shardings.shape(v, program.key.stage, self.shardings.sum_dtype(v) if averaged else None)
 
     def _function(
         self, program: Program, passed: tuple[int, ...], summed: tuple[int, ...], local: LocalSums | None

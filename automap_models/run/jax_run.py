@@ -36,7 +36,7 @@ def run_plan(problem: RunProblem, say: Say) -> RunRecord:
     """Run it on the devices of this process.
 
     Raises:
-        BadInput: see run.base.Backend.
+        BadInput: see run.base.
         UserCodeError: the user's own code raised.
     """
     plan, micro_batches = problem.plan, problem.schedule.micro_batches

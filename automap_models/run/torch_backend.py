@@ -47,25 +47,22 @@ NO_ANSWER = timedelta(minutes=5)
 UNDER_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 
-class TorchBackend:
-    """Runs plans of torch models."""
-
-    def run(self, problem: RunProblem, say: Say) -> RunRecord | None:
-        """See `base.Backend.run`."""
-        device = problem.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        problem = replace(problem, device=device)
-        if all(name in os.environ for name in UNDER_TORCHRUN):
-            return run_process(int(os.environ["RANK"]), problem, None)
-        example = _example(problem)
-        say(f"reading {problem.source.what}")
-        problem = _on_model(problem, example)
-        layout = _layout(problem, example)
-        _require_devices(layout, device)
-        say(f"starting {layout.devices} processes")
-        with tempfile.TemporaryDirectory() as folder, Workers(layout.devices, PRELOAD, _environment(device)) as workers:
-            say(f"running {problem.warmup + problem.steps} steps on {layout.devices} processes")
-            record: RunRecord = workers.run(run_process, problem, (Path(folder) / "rendezvous").as_uri())[0]
-        return record
+def run(problem: RunProblem, say: Say) -> RunRecord | None:
+    """Run a plan of a torch model; see run.base."""
+    device = problem.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    problem = replace(problem, device=device)
+    if all(name in os.environ for name in UNDER_TORCHRUN):
+        return run_process(int(os.environ["RANK"]), problem, None)
+    example = _example(problem)
+    say(f"reading {problem.source.what}")
+    problem = _on_model(problem, example)
+    layout = _layout(problem, example)
+    _require_devices(layout, device)
+    say(f"starting {layout.devices} processes")
+    with tempfile.TemporaryDirectory() as folder, Workers(layout.devices, PRELOAD, _environment(device)) as workers:
+        say(f"running {problem.warmup + problem.steps} steps on {layout.devices} processes")
+        record: RunRecord = workers.run(run_process, problem, (Path(folder) / "rendezvous").as_uri())[0]
+    return record
 
 
 def _example(problem: RunProblem) -> Example:

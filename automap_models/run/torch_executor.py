@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ from automap_models.core.passes import Action, ActionKind
 from automap_models.run.layout import Layout, Overlap
 from automap_models.run.torch_clock import Clock
 from automap_models.run.torch_sharding import keep_gradients, reduce_gradients, shard
-from automap_models.run.torch_stages import CutModel, Loss, Stage, loss_of
+from automap_models.run.torch_stages import CutModel, Loss, Seeds, Stage, loss_of
 
 Inputs = Callable[[int, int], Mapping[str, Any]]
 """(stage, micro-batch) → the stage's inputs by name, the replica's samples."""
@@ -151,7 +152,7 @@ class StageExecutor:
         crossings: Sequence[Sequence[Crossing]],
         loss: Loss | None,
         device: torch.device,
-        seeds: Callable[[int, int], None] | None = None,
+        seeds: Seeds | None = None,
         zero: int = 0,
         undivided: Collection[str] = (),
     ) -> None:
@@ -162,7 +163,7 @@ class StageExecutor:
         self.splits = layout.schedule.splits_backward
         self.saved: dict[tuple[int, int], _SavedPass] = {}
         self.local: dict[tuple[str, int, int], list[Tensor | None]] = {}
-        self.mail = {(kind, up): _mail(i) for i, (kind, up) in enumerate(_DIRECTIONS)}
+        self.mail = {direction: _mail(i) for i, direction in enumerate(product("FB", (True, False)))}
         self.losses: list[Tensor] = []
         self.sharded: dict[int, FSDPModule] = self._sharded(zero, undivided) if zero else {}
 
@@ -232,8 +233,7 @@ class StageExecutor:
             elif self.splits:  # torch detaches them in place, which none may be that is a view, a leaf or saved for W
                 outputs = [out.clone() for out in outputs]
         self.saved[s, m] = _SavedPass(received, outputs, is_last)
-        if not is_last:
-            self._hand_on("F", s, m, outputs)
+        self._hand_on("F", s, m, outputs)
 
     def _weighed_loss(self, outputs: list[Any], target: Any) -> Tensor:
         """This replica's part of the loss: the mean over its samples, times its share of all samples."""
@@ -245,22 +245,22 @@ class StageExecutor:
     def _backward(self, action: Action, clock: Clock) -> None:
         _, s, m = action
         saved = self.saved.pop((s, m))
-        gradients = self._gradients(saved, s, m)
+        gradients = self._take("B", s, m)
         with clock.timing("B", s, m):
             _run_backward(saved, gradients)
-        self._return_gradients(saved, s, m)
+        self._hand_on("B", s, m, [leaf.grad for leaf in saved.received])
 
     def _input_gradients(self, action: Action, clock: Clock) -> None:
         """The gradients of what was received; without any, all is left for W."""
         _, s, m = action
         saved = self.saved[s, m]
-        saved.gradients = self._gradients(saved, s, m)
+        saved.gradients = self._take("B", s, m)
         leaves = [leaf for leaf in saved.received if leaf.requires_grad]
         with clock.timing("I", s, m):
             self._gather_weights(s)
             if leaves:
                 saved.groups = self._split_backward(self.cut.stages[s], saved, leaves)
-        self._return_gradients(saved, s, m)
+        self._hand_on("B", s, m, [leaf.grad for leaf in saved.received])
 
     def _split_backward(self, stage: Stage, saved: _SavedPass, leaves: list[Tensor]) -> list[dict[str, Any]]:
         """What is left for W; nothing where a result does not depend on the inputs, which torch's split would lose."""
@@ -291,23 +291,13 @@ class StageExecutor:
         if s in self.sharded:
             self.sharded[s].unshard()
 
-    def _gradients(self, saved: _SavedPass, s: int, m: int) -> list[Tensor | None]:
-        """[outputs] what came back for what was sent; none for a loss."""
-        if saved.is_loss:
-            return [None]
-        return self._take("B", s, m)
-
-    def _return_gradients(self, saved: _SavedPass, s: int, m: int) -> None:
-        if s:
-            self._hand_on("B", s, m, [leaf.grad for leaf in saved.received])
-
     # ---- messages ----------------------------------------------------------------------------------------------------
 
     def _is_local(self, boundary: int) -> bool:
         return boundary in self.local_stages and boundary + 1 in self.local_stages
 
     def _hand_on(self, kind: ActionKind, s: int, m: int, tensors: Sequence[Tensor | None]) -> None:
-        """Give values to the next stage, or gradients to the one before."""
+        """Give values to the next stage, or gradients to the one before, where there is one."""
         boundary, other = (s, s + 1) if kind == "F" else (s - 1, s - 1)
         if self._is_local(boundary):
             self.local[kind, other, m] = [None if tensor is None else tensor.detach() for tensor in tensors]
@@ -324,10 +314,12 @@ class StageExecutor:
                 mail.send(piece, process)
 
     def _take(self, kind: str, s: int, m: int) -> list[Tensor | None]:
-        """What the neighbour hands on: values before a stage, or the gradients of what it sent."""
+        """What the neighbour hands on: values before a stage, or the gradients of what it sent; none for a loss."""
         boundary, other = (s - 1, s - 1) if kind == "F" else (s, s + 1)
-        if boundary < 0:
+        if other < 0:
             return []
+        if other == self.layout.schedule.stages:
+            return [None]
         if self._is_local(boundary):
             return self.local.pop((kind, s, m))
         crossings = self.crossings[boundary]
@@ -392,9 +384,6 @@ def _overlaps(layout: Layout, boundary: int, stage: int, replica: int) -> list[O
     return [one for one in layout.overlaps[boundary] if (one.sender if sends else one.receiver) == replica]
 
 
-_DIRECTIONS = [(kind, up) for kind in ("F", "B") for up in (True, False)]
-
-
 def _mail(index: int) -> _Mail:
     """Gloo tells messages apart by tags; nccl needs a group of its own for each direction."""
     if dist.get_backend() == "gloo":
@@ -434,7 +423,8 @@ def _weights(stage: Stage) -> list[nn.Parameter]:
 
 def _depends(out: Tensor, leaves: Sequence[Tensor]) -> bool:
     """Whether a result has been computed from one of the leaves."""
-    wanted = {_accumulator(leaf) for leaf in leaves}
+    views: list[Any] = [leaf.view_as(leaf) for leaf in leaves]
+    wanted = {view.grad_fn.next_functions[0][0] for view in views}  # the nodes that add to the leaves' gradients
     pending, visited = [out.grad_fn], set()
     while pending:
         node = pending.pop()
@@ -444,9 +434,3 @@ def _depends(out: Tensor, leaves: Sequence[Tensor]) -> bool:
             visited.add(node)
             pending += [below for below, _ in node.next_functions]
     return False
-
-
-def _accumulator(leaf: Tensor) -> Any:
-    """The node of autograd that adds to the gradient of a leaf."""
-    view: Any = leaf.view_as(leaf)
-    return view.grad_fn.next_functions[0][0]

@@ -35,6 +35,7 @@ from automap_models.run.torch_stages import (
     CutModel,
     Loss,
     Sampled,
+    Seeds,
     Value,
     cut_model,
     flat_inputs,
@@ -88,7 +89,7 @@ class Pipeline:
         executor: Executor | None = None,
         zero: int = 0,
         device: torch.device | None = None,
-        seeds: Callable[[int, int], None] | None = None,
+        seeds: Seeds | None = None,
         name: str | None = None,
     ) -> None:
         require_zero(zero)
@@ -115,7 +116,16 @@ class Pipeline:
         self.trainable = {name for name, parameter in named if parameter.requires_grad}
         self._groups = self._make_groups()
         self._synchronise()
-        self._executor = self._make_executor(model, args, kwargs, loss, seeds, zero)
+        seeds = seeds if self.cut.random else None
+        self._executor: StageExecutor | ScheduleExecutor
+        if self.executor == "torch":
+            self._executor = ScheduleExecutor(self.cut, self.layout, self.process, loss, self.device, seeds, zero)
+        else:
+            crossings = self._crossings(model, args, kwargs)
+            entire = {alias for name in self._catalogue if not self._is_divisible(name) for alias in self._names[name]}
+            self._executor = StageExecutor(
+                self.cut, self.layout, self.process, crossings, loss, self.device, seeds, zero, entire
+            )
         self._tensors = self._held_tensors()  # those that the replicas of a stage share are others now
 
     # ---- use ---------------------------------------------------------------------------------------------------------
@@ -228,22 +238,6 @@ class Pipeline:
             return "torch"
         return "automap"
 
-    def _make_executor(
-        self,
-        model: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        loss: Loss | None,
-        seeds: Callable[[int, int], None] | None,
-        zero: int,
-    ) -> StageExecutor | ScheduleExecutor:
-        seeds = seeds if self.cut.random else None
-        if self.executor == "torch":
-            return ScheduleExecutor(self.cut, self.layout, self.process, loss, self.device, seeds, zero)
-        crossings = self._crossings(model, args, kwargs)
-        undivided = {alias for name in self._catalogue if not self._is_divisible(name) for alias in self._names[name]}
-        return StageExecutor(self.cut, self.layout, self.process, crossings, loss, self.device, seeds, zero, undivided)
-
     def _is_divisible(self, name: str) -> bool:
         """Whether the stages that hold a tensor could each divide it among as many replicas of their own."""
         replicas = [self.layout.processes[s] for s in self._stages_of[name]]
@@ -265,11 +259,14 @@ class Pipeline:
     def _held_tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers of this process's stages under the first of their names, and a catalogue of all."""
         canonical = {alias: name for name, aliases in self._names.items() for alias in aliases}
-        stages = {name: self._holders_of(name, canonical) for name in self._names}
-        local_stages = set(self.layout.stages_of(self.process))
+        read = [
+            {canonical[name] for name, _ in named_tensors(stage.module) if name in canonical}
+            for stage in self.cut.stages
+        ]
+        stages = {name: tuple(s for s, names in enumerate(read) if name in names) for name in self._names}
         named = {
             canonical[name]: tensor
-            for s in sorted(local_stages)
+            for s in self.layout.stages_of(self.process)
             for name, tensor in named_tensors(self.cut.stages[s].module)
             if name in canonical
         }
@@ -280,13 +277,6 @@ class Pipeline:
         }
         self._stages_of = stages
         return named
-
-    def _holders_of(self, name: str, canonical: Mapping[str, str]) -> tuple[int, ...]:
-        return tuple(
-            s
-            for s, stage in enumerate(self.cut.stages)
-            if any(canonical.get(stage_name) == name for stage_name, _ in named_tensors(stage.module))
-        )
 
     def _processes_of(self, name: str) -> tuple[int, ...]:
         """That hold a tensor."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 from torch import nn
 
@@ -27,15 +29,12 @@ _PROBABILITIES = {
 @contextmanager
 def without_dropout() -> Iterator[list[str]]:
     """Functions of torch.nn.functional drop nothing inside; the list names those that would have."""
-    before = {name: getattr(nn.functional, name) for name in _PROBABILITIES}
     dropping: list[str] = []
-    try:
-        for name, function in before.items():
-            setattr(nn.functional, name, _undropping(name, function, dropping))
+    functions: dict[str, Any] = {
+        name: _undropping(name, getattr(nn.functional, name), dropping) for name in _PROBABILITIES
+    }
+    with patch.multiple(nn.functional, **functions):
         yield dropping
-    finally:
-        for name, function in before.items():
-            setattr(nn.functional, name, function)
 
 
 def _undropping(function_name: str, function: Callable[..., Any], dropping: list[str]) -> Callable[..., Any]:
@@ -53,10 +52,11 @@ def _undropping(function_name: str, function: Callable[..., Any], dropping: list
     return run
 
 
+@dataclass
 class Reference:
     """The whole model; a step does what all processes together do.
 
-    Args:
+    Attributes:
         model: in the values that the run begins with.
         layout: of the run.
         cut_names: [S-1] where its stages end; random numbers are seeded anew there.
@@ -65,22 +65,18 @@ class Reference:
         replicas: parts of a micro-batch that the model computes one by one, as each replica of the run does; 1 where
             nothing depends on which samples are together.
         seeds: is called with (stage, micro-batch, replica) when a stage begins; None where nothing is random.
+        place: micro-batch and replica that it computes.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        layout: Layout,
-        cut_names: Sequence[str],
-        loss: Loss | None,
-        of_batch: Sampled,
-        of_target: Sampled,
-        replicas: int,
-        seeds: Callable[[int, int, int], None] | None,
-    ) -> None:
-        self.model, self.layout, self.loss, self.replicas, self.seeds = model, layout, loss, replicas, seeds
-        self.cut_names, self.of_batch, self.of_target = cut_names, of_batch, of_target
-        self.place = (0, 0)
+    model: nn.Module
+    layout: Layout
+    cut_names: Sequence[str]
+    loss: Loss | None
+    of_batch: Sampled
+    of_target: Sampled
+    replicas: int
+    seeds: Callable[[int, int, int], None] | None
+    place: tuple[int, int] = (0, 0)
 
     def step(self, batch: tuple[tuple[Any, ...], dict[str, Any]], target: Any) -> float:
         """Forward and backward of a whole batch; `grad` of the model's parameters holds the gradients."""
@@ -103,18 +99,12 @@ class Reference:
                     total += float(part.detach())
         return total
 
-    @contextmanager
-    def _seeded(self) -> Iterator[None]:
-        """Every stage begins with its own seed."""
-        handles = []
-        seeds = self.seeds
+    def _seeded(self) -> ExitStack:
+        """Every stage begins with its own seed inside."""
+        hooks, seeds = ExitStack(), self.seeds
         if seeds is not None:
             for s, name in enumerate(self.cut_names):
                 module = self.model.get_submodule(name.removeprefix(BEFORE))
                 add = module.register_forward_pre_hook if name.startswith(BEFORE) else module.register_forward_hook
-                handles.append(add(lambda *_, s=s: seeds(s + 1, *self.place)))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+                hooks.enter_context(add(lambda *_, s=s: seeds(s + 1, *self.place)))
+        return hooks

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from automap_models.core.passes import Schedule
 from automap_models.run.layout import Layout
 from automap_models.run.torch_clock import Clock
 from automap_models.run.torch_sharding import shard
-from automap_models.run.torch_stages import CutModel, Loss, Value, loss_of
+from automap_models.run.torch_stages import CutModel, Loss, Seeds, Value, loss_of
 
 SINGLE = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 """Schedules of one stage a rank that torch has a class for."""
@@ -74,7 +73,7 @@ class ScheduleExecutor:
         process: int,
         loss: Loss | None,
         device: torch.device,
-        seeds: Callable[[int, int], None] | None = None,
+        seeds: Seeds | None = None,
         zero: int = 0,
     ) -> None:
         self.cut, self.layout, self.loss, self.device, self.zero = cut, layout, loss, device, zero
@@ -92,13 +91,7 @@ class ScheduleExecutor:
         stages = [self._stage(s, mesh.get_group("pp"), mesh["dp"], seeds) for s in self.local_stages]
         self.schedule = _torch_schedule(schedule, stages, lambda output, _target: output[0])
 
-    def _stage(
-        self,
-        s: int,
-        pipeline: dist.ProcessGroup,
-        replicas: DeviceMesh,
-        seeds: Callable[[int, int], None] | None,
-    ) -> PipelineStage:
+    def _stage(self, s: int, pipeline: dist.ProcessGroup, replicas: DeviceMesh, seeds: Seeds | None) -> PipelineStage:
         module: nn.Module = _StageModule(self, s, seeds)
         if replicas.size() > 1 and self.cut.stages[s].parameters:
             if self.zero:
@@ -144,30 +137,21 @@ class ScheduleExecutor:
 class _StageModule(nn.Module):
     """A stage as torch's: received values in order, and the number of the micro-batch."""
 
-    def __init__(self, executor: ScheduleExecutor, s: int, seeds: Callable[[int, int], None] | None) -> None:
+    def __init__(self, executor: ScheduleExecutor, s: int, seeds: Seeds | None) -> None:
         super().__init__()
+        self.executor, self.s, self.seeds = executor, s, seeds
         self.stage = executor.cut.stages[s].module
-        self._run: Callable[..., tuple[Tensor, ...]] = partial(_run_stage, executor, s, seeds)
 
     def forward(self, *received: Tensor, micro_batch: Tensor) -> tuple[Tensor, ...]:
         """The values that are sent, or of the last stage the loss."""
-        return self._run(received, int(micro_batch))
-
-
-def _run_stage(
-    executor: ScheduleExecutor,
-    s: int,
-    seeds: Callable[[int, int], None] | None,
-    received: tuple[Tensor, ...],
-    m: int,
-) -> tuple[Tensor, ...]:
-    if seeds is not None:
-        seeds(s, m)
-    stage, given = executor.cut.stages[s], executor.inputs(s, m)
-    outputs = stage.module(*received, *(given[name] for name in stage.inputs))
-    if s == executor.layout.schedule.stages - 1:
-        return (executor.loss_part(list(outputs), m),)
-    return tuple(outputs)
+        executor, m = self.executor, int(micro_batch)
+        if self.seeds is not None:
+            self.seeds(self.s, m)
+        given = executor.inputs(self.s, m)
+        outputs = self.stage(*received, *(given[name] for name in executor.cut.stages[self.s].inputs))
+        if self.s == executor.layout.schedule.stages - 1:
+            return (executor.loss_part(list(outputs), m),)
+        return tuple(outputs)
 
 
 def _torch_schedule(schedule: Schedule, stages: list[PipelineStage], loss: Callable[..., Tensor]) -> Any:

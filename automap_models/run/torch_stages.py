@@ -39,6 +39,8 @@ from automap_models.torch_export.structure import BEFORE, LAST, cut_options, mod
 from automap_models.user_code import user_code
 
 Loss = Callable[[Any, Any], Tensor]
+Seeds = Callable[[int, int], None]
+"""Is called before a forward pass with the stage and the micro-batch, to seed what is random."""
 Sampled = tuple[bool, ...]
 """Of each leaf of a tree, whether it is a tensor of samples."""
 AFTER = "after "
@@ -75,7 +77,6 @@ class Stage:
         received, sent: what crosses the boundaries before and after it.
         inputs: names of the model's inputs that it reads.
         parameters: names of the trainable ones that it reads.
-        buffers: names of the buffers that it reads.
     """
 
     module: fx.GraphModule
@@ -83,7 +84,6 @@ class Stage:
     sent: tuple[Value, ...]
     inputs: tuple[str, ...]
     parameters: tuple[str, ...]
-    buffers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,8 @@ def cut_model(
         stages=stages,
         out_spec=captured.out_spec,
         inputs=tuple(str(node.target) for node in captured.graph_module.graph.nodes if node.op == "placeholder"),
-        random=tuple(dict.fromkeys(_module(node) for node in calls if _draws(node))),
-        mixing=tuple(dict.fromkeys((_module(node), stage_of[node]) for node in calls if _base(node) in MIXING)),
+        random=tuple(dict.fromkeys(module_path(node) for node in calls if _draws(node))),
+        mixing=tuple(dict.fromkeys((module_path(node), stage_of[node]) for node in calls if _base(node) in MIXING)),
     )
 
 
@@ -315,7 +315,6 @@ def _stage(
         tuple(values[node] for node in sent),
         tuple(str(node.target) for node in inputs),
         tuple(trainable),
-        tuple(path for path, _ in module.named_buffers()),
     )
 
 
@@ -364,11 +363,6 @@ def _draws(node: fx.Node) -> bool:
     given |= {argument.name: value for argument, value in zip(arguments, node.args, strict=False)} | dict(node.kwargs)
     trains = all(given.get(name) is not False for name in ("train", "training"))
     return trains and all(given.get(name) != 0 for name in ("p", "dropout", "dropout_p"))
-
-
-def _module(node: fx.Node) -> str:
-    frames = list(node.meta.get("nn_module_stack", {}).values())
-    return str(frames[-1][0]) if frames else ""
 
 
 def flat_inputs(cut: CutModel, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

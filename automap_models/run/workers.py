@@ -75,28 +75,27 @@ class Workers:
             RunFailed: one of them raised or died; all are stopped.
             AutomapError: of the first one that raised it.
         """
-        pipes = self.pipes[: ranks or len(self.pipes)]
-        for pipe in pipes:
+        waiting = dict(enumerate(self.pipes[:ranks]))
+        for pipe in waiting.values():
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # seen below, with its exit code
                 pipe.send((function, arguments))
         results: dict[int, Any] = {}
         failures: list[_Failure] = []
         deadline: float | None = None
-        while len(results) + len({failure.rank for failure in failures}) < len(pipes):
-            waiting = [rank for rank in range(len(pipes)) if rank not in results and not _has_failed(rank, failures)]
+        while waiting:
             timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready = wait([pipes[rank] for rank in waiting], timeout_s)
+            ready = wait(list(waiting.values()), timeout_s)
             if not ready:
                 break
-            for rank in waiting:
-                if pipes[rank] in ready:
-                    self._hear(rank, results, failures)
+            for rank in [rank for rank, pipe in waiting.items() if pipe in ready]:
+                del waiting[rank]
+                self._hear(rank, results, failures)
             if failures and deadline is None:  # the first to be heard is not always the culprit
                 deadline = time.monotonic() + 1.0
         if failures:
             self.stop()
             raise _reason(failures)
-        return [results[rank] for rank in range(len(pipes))]
+        return [results[rank] for rank in sorted(results)]
 
     def _hear(self, rank: int, results: dict[int, Any], failures: list[_Failure]) -> None:
         try:
@@ -129,10 +128,6 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def _has_failed(rank: int, failures: Sequence[_Failure]) -> bool:
-    return any(failure.rank == rank for failure in failures)
 
 
 def _reason(failures: Sequence[_Failure]) -> AutomapError:

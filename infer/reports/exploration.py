@@ -38,8 +38,6 @@ from . import strategies
 from .pipeline import heading, listed, search_log_table, stage_columns, tied_facts, time_columns
 from .text import Column, Table, fact_table, plain, print_parts
 
-KIND = "explored"
-
 
 def report(request: ExploreRequest, answer: Explored | StrategyResult | Candidate) -> Report:
     """All plans, ranked, and the best one; the best strategy, where that is shorter; or the plan that is given."""
@@ -48,12 +46,11 @@ def report(request: ExploreRequest, answer: Explored | StrategyResult | Candidat
         slow = slow_products(answer.problem.work.dtype, [answer.problem.device])
         return replace(of_strategy, warnings=(*of_strategy.warnings, *slow))
     notes = notes_of(request.source)
-    if not isinstance(answer, Candidate):
-        space = answer.exploration.space
-        devices: list[Device | None] = [*read_kinds(space.cluster).values()] or [space.device]
-        notes += tuple(slow_products(space.model.profile.dtype, devices))
     if isinstance(answer, Candidate):
         return Report(partial(print_candidate, answer), partial(candidate_document, answer), warnings=notes)
+    space = answer.exploration.space
+    devices: list[Device | None] = [*read_kinds(space.cluster).values()] or [space.device]
+    notes += tuple(slow_products(space.model.profile.dtype, devices))
     return Report(
         partial(print_explored, answer, request),
         partial(explored_document, answer),
@@ -114,7 +111,6 @@ def ranking(exploration: Exploration) -> Table:
     The reasons are the last column where there is room for them, else they stand below the table.
     """
     best, candidates = exploration.best, exploration.candidates
-    columns = list(zip(*map(_ranked, candidates), strict=True))
     reasons = {plan.name: exploration.reason(plan) for plan in candidates}
     reasons |= {missing.name: in_options(missing.reason) for missing in exploration.missing}
     styles = ["bold" if plan is best else "" if plan.fits else "dim" for plan in candidates]
@@ -126,24 +122,19 @@ def ranking(exploration: Exploration) -> Table:
     reason_column = Column("why not", wrapped, 36, text=True)
     limits = sorted({group.memory for group in exploration.space.cluster.node_groups})
     memory = f"memory\nof {' or '.join(map(size, limits))}"
-    headings = ("stages", "d × t", "micro-\nbatches", "step time", memory)
+    columns = {
+        "stages": [str(plan.plan.stages) for plan in candidates],
+        "d × t": list(map(degrees_in_words, candidates)),
+        "micro-\nbatches": [str(plan.plan.micro_batches) for plan in candidates],
+        "step time": [seconds(plan.step_s) for plan in candidates],
+        memory: [size(plan.memory_bytes) for plan in candidates],
+    }
     named = Column("plan", list(reasons), text=True)
-    beside = [Column(heading, [*cells, *nothing]) for heading, cells in zip(headings, columns, strict=True)]
-    above = [Column(heading, cells) for heading, cells in zip(headings, columns, strict=True)]
+    beside = [Column(heading, [*cells, *nothing]) for heading, cells in columns.items()]
+    above = [Column(heading, cells) for heading, cells in columns.items()]
     candidate = Column("plan", [plan.name for plan in candidates], text=True)
     styles += ["dim" for _ in nothing]
     return Table((named, *beside, reason_column), (candidate, *above), styles=styles, reasons=reasons.items())
-
-
-def _ranked(candidate: Candidate) -> tuple[str, ...]:
-    """What the ranking says of a plan beside its name."""
-    return (
-        str(candidate.plan.stages),
-        degrees_in_words(candidate),
-        str(candidate.plan.micro_batches),
-        seconds(candidate.step_s),
-        size(candidate.memory_bytes),
-    )
 
 
 def degrees_in_words(candidate: Candidate) -> str:
@@ -303,7 +294,7 @@ def explored_document(explored: Explored) -> dict[str, Any]:
     exploration = explored.exploration
     return {
         "schema": SCHEMA,
-        "kind": KIND,
+        "kind": "explored",
         "model": exploration.space.model.profile.model,
         "cluster": ClusterDocument.from_cluster(exploration.space.cluster).builtins(),
         "global_batch": exploration.space.global_batch,

@@ -155,15 +155,12 @@ def layers(profile: Profile, first: int, last: int, width: int) -> str:
 def facts(report: PlanReport) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the table."""
     cost = report.cost
-    length, schedule = f"{seconds(cost.length_s)}", report.problem.schedule
+    length, span_text, schedule = seconds(cost.length_s), seconds(cost.span_s), report.problem.schedule
     if schedule is None:
-        yield (
-            "step time",
-            f"{length} for one global batch, by the cost model (length L; span {seconds(cost.span_s)})",
-        )
+        yield "step time", f"{length} for one global batch, by the cost model (length L; span {span_text})"
     else:
         yield "step time", f"{seconds(cost.step_s)} for one global batch, simulated under {schedule}"
-        yield "length L", f"{length} by the cost model (span {seconds(cost.span_s)}), {_below(cost)}"
+        yield "length L", f"{length} by the cost model (span {span_text}), {_below(cost)}"
     yield "bottleneck", bottleneck_in_words(report)
     yield "simulated", ", ".join(_simulated(report))
     state = state_in_words(report.problem.profile, report.problem.state_factor)

@@ -211,7 +211,6 @@ def _listed(names: Sequence[object], most: int = 5) -> str:
 
 
 LEAST_LAYER = 12
-NO_LAYER = "(no layer)"
 
 
 def print_profile(profile: Profile) -> None:
@@ -249,17 +248,13 @@ def origin(profile: Profile) -> str:
 def totals(profile: Profile) -> Iterator[tuple[str, str]]:
     """Label and sentence: time, parameters, kept activations, what crosses a cut."""
     total_s, forward_s = float(profile.C.sum()), float(profile.C_fwd.sum())
-    yield (
-        "time",
-        f"{seconds(total_s)} a micro-batch: {seconds(forward_s)} forward, {seconds(total_s - forward_s)} backward",
-    )
+    passes = f"{seconds(forward_s)} forward, {seconds(total_s - forward_s)} backward"
+    yield "time", f"{seconds(total_s)} a micro-batch: {passes}"
     update_s = profile.meta.get("update_per_step_s")
     if isinstance(update_s, float) and update_s > 0:
         yield "update", f"{seconds(update_s)} once a step, in addition"
-    yield (
-        "parameters",
-        f"{size(float(profile.W.sum()))}, first used by {counted(int((profile.W > 0).sum()), 'instruction')}",
-    )
+    users = counted(int((profile.W > 0).sum()), "instruction")
+    yield "parameters", f"{size(float(profile.W.sum()))}, first used by {users}"
     if profile.frozen.any():
         yield "not trained", f"{size(float(profile.frozen.sum()))} of parameters, buffers and constants, held once"
     yield "saved", f"{size(float(profile.stash.sum()))} of activations a micro-batch, for the backward pass"
@@ -280,7 +275,7 @@ def layer_table(profile: Profile, groups: list[LayerGroup]) -> Table:
         top = groups
     total_s = float(profile.C.sum())
     layout = (
-        Column("layer", lambda room: [_layer(group.pattern or NO_LAYER, room) for group in top], 18, text=True),
+        Column("layer", lambda room: [_layer(group.pattern or "(no layer)", room) for group in top], 18, text=True),
         Column("count", [f"{group.count:,}" for group in top]),
         Column("time", [seconds(group.time_s) for group in top]),
         Column("share", [percent(group.time_s / total_s) for group in top]),

@@ -12,7 +12,7 @@ import numpy as np
 from automap_models.core.observed import PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray
 from automap_models.core.result import PlanReport, Result
-from automap_models.core.units import counted, percent, seconds, size
+from automap_models.core.units import counted, percent, seconds, size, span
 from automap_models.formats.npz import write_npz
 from automap_models.formats.staged_plan import plan_document
 from automap_models.planners.staged.evaluate import evaluate
@@ -102,10 +102,8 @@ def _facts(result: ReplanResult) -> Iterator[tuple[str, str]]:
     if after.idle:
         yield "idle", f"device {', '.join(map(str, after.idle))}: the stage is faster without"
     between = f"{size(moved.between_nodes_bytes)} of them between nodes"
-    yield (
-        "moving",
-        f"{size(moved.received_bytes)} of parameters and optimiser state, {between}: {seconds(moved.migration_s)}",
-    )
+    state = f"{size(moved.received_bytes)} of parameters and optimiser state"
+    yield "moving", f"{state}, {between}: {seconds(moved.migration_s)}"
     pays = facts["pays_after_steps"]
     restart = f" and {seconds(result.problem.restart_s)} for the restart" if result.problem.restart_s else ""
     yield "pays", f"the move{restart} after {counted(pays or 0, 'step')}"
@@ -122,11 +120,8 @@ def _slow_devices(slowdown: FloatArray) -> str:
 
 def _runs(order: Sequence[int]) -> Iterator[str]:
     """Consecutive devices in short: 8–15, 0–7, 16."""
-    first = 0
-    for position in range(1, len(order) + 1):
-        if position == len(order) or order[position] != order[position - 1] + 1:
-            yield str(order[first]) if position - first == 1 else f"{order[first]}–{order[position - 1]}"
-            first = position
+    for run in np.split(order, np.flatnonzero(np.diff(order) != 1) + 1):
+        yield span((run[0], run[-1]))
 
 
 def _notes(result: ReplanResult, names_corrected: bool) -> Iterator[str]:

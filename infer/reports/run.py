@@ -38,16 +38,13 @@ def report(request: RunRequest, answer: RunRecord | None) -> Report:
         raise SystemExit(0)
     predicted = predicted_timeline(answer.plan, answer.schedule)
     return Report(
-        partial(print_run, answer, predicted),
+        lambda: print_parts(
+            [Table(_columns(answer, predicted))], [fact_table(_facts(answer, predicted), _notes(answer))]
+        ),
         partial(run_document, answer, predicted),
         {"trace": lambda path: write_trace(path, run_trace_document(answer, predicted))},
         exit_code=0 if answer.comparison is None or answer.comparison.agrees else 1,
     )
-
-
-def print_run(record: RunRecord, predicted: Timeline) -> None:
-    """The table of the stages, facts below it."""
-    print_parts([Table(_columns(record, predicted))], [fact_table(_facts(record, predicted), _notes(record))])
 
 
 def _columns(record: RunRecord, predicted: Timeline) -> list[Column]:

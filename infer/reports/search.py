@@ -131,13 +131,8 @@ def _count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
     yield "memory", _memory(plan)
     dims = int(along.candidate_dims.size)
     live = int(along.live[along.classes.dim_classes[along.candidate_dims]].sum())
-    yield (
-        "search",
-        (
-            f"{live} of {counted(dims, 'dimension')} could be partitioned; "
-            f"{counts['decided_by_propagation'][0]} were decided by propagation"
-        ),
-    )
+    propagated = f"{counts['decided_by_propagation'][0]} were decided by propagation"
+    yield "search", f"{live} of {counted(dims, 'dimension')} could be partitioned; {propagated}"
     if episodes := counts.get("episodes"):
         cut_off = ", then interrupted" if counts["interrupted"] else ""
         yield "episodes", f"{episodes:,}{cut_off}; the plan's reward is {counts['reward'][0]:.1f}"
@@ -260,11 +255,8 @@ def _verified_facts(verified: Verified) -> Iterator[tuple[str, str]]:
         yield "verified", f"compiled only: {verified.reason_not_run}"
     else:
         result = "equal" if verified.equal else "NOT EQUAL"
-        yield (
-            "verified",
-            f"{result} to one device: loss to {verified.loss:.1e}, updated arrays to {verified.arrays:.1e} "
-            f"(relative; {TOLERANCE:.0e} is allowed)",
-        )
+        errors = f"loss to {verified.loss:.1e}, updated arrays to {verified.arrays:.1e}"
+        yield "verified", f"{result} to one device: {errors} (relative; {TOLERANCE:.0e} is allowed)"
     for name, kinds in verified.communication.items():
         parts = ", ".join(f"{counted(number, kind)} ({size(nbytes)})" for kind, (number, nbytes) in kinds.items())
         yield "XLA", f"{name}: {parts or 'no communication'}; estimated {size(verified.estimates[name])}"

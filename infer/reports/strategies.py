@@ -161,17 +161,12 @@ def _columns(rows: Sequence[Alternative], best_s: float, strategy: str = "strate
     estimates = [row.estimate for row in rows]
     texts = {
         "step": [_step(row) for row in rows],
-        "longer by": [_longer(estimate.step_s / best_s - 1) if estimate else "" for estimate in estimates],
+        "longer by": [percent(estimate.step_s / best_s - 1) if estimate else "" for estimate in estimates],
         "fullest device": [size(estimate.peak_memory) if estimate else "" for estimate in estimates],
     }
     columns = {heading: Column(heading, cells) for heading, cells in texts.items()}
     named = [strategy_in_words(estimate) if estimate else "" for estimate in estimates]
     return {**columns, "strategy": Column(strategy, named, text=True)}
-
-
-def _longer(share: float) -> str:
-    """Less than sums of floats tell apart is nothing."""
-    return percent(share if abs(share) > 1e-9 else 0.0)
 
 
 def _step(alternative: Alternative) -> str:

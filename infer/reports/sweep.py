@@ -102,11 +102,9 @@ def why_not(row: Row) -> str:
 def _facts(rows: list[Row], listed: list[Row], best: Mapping[str, Row]) -> Iterator[tuple[str, str]]:
     if best:
         shortest = min(best.values(), key=lambda row: row.pace_s)
-        yield (
-            "fastest",
-            f"{seconds(shortest.step_s or 0.0)} on {shortest.cluster.name} with {counted(shortest.stages, 'stage')} "
-            f"and M = {shortest.micro_batches}; ← marks the best of each cluster",
-        )
+        what = f"{counted(shortest.stages, 'stage')} and M = {shortest.micro_batches}"
+        where = f"{seconds(shortest.step_s or 0.0)} on {shortest.cluster.name} with {what}"
+        yield "fastest", f"{where}; ← marks the best of each cluster"
     for reason, count in Counter(why_not(row) for row in rows if row.outcome.plan is None).items():
         yield "no plan", f"{count} of {counted(len(rows), 'combination')}: {reason}"
     if len(listed) < len(rows):

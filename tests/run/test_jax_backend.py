@@ -24,7 +24,7 @@ from automap_models.core.plan import Plan, Stage
 from automap_models.errors import BadInput, RunFailed, UserCodeError
 from automap_models.infer.app import main
 from automap_models.run.base import RunProblem
-from automap_models.run.jax_backend import JaxBackend
+from automap_models.run.jax_backend import run
 from automap_models.run.jax_process import environment
 from automap_models.workloads.source import Source, SourceKind
 
@@ -96,7 +96,7 @@ def problem(what: str, samples: int | None = 4, **fields: Any) -> RunProblem:
 
 def test_the_executor_is_an_option_of_torch() -> None:
     with pytest.raises(BadInput, match="the executor torch is torch's"):
-        JaxBackend().run(problem("m:f", executor="torch"), print)
+        run(problem("m:f", executor="torch"), print)
 
 
 def test_the_flags_of_a_users_own_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_an_error_of_the_process_is_one_of_this(
 ) -> None:
     monkeypatch.chdir(folder)
     with pytest.raises(kind, match=match) as caught:
-        JaxBackend().run(problem(f"layers_of_a_user:{model}"), print)
+        run(problem(f"layers_of_a_user:{model}"), print)
     details = {"raises": "no such weights", "dies": "out of memory, says the operating system"}
     assert details.get(model, "") in getattr(caught.value, "details", "")
 
@@ -136,8 +136,8 @@ def test_the_process_does_not_outlive_the_command_however_it_ends(
     shutil.copy(folder / "layers_of_a_user.py", tmp_path)
     program = (
         f"import sys; sys.path[:0] = {[*map(str, Path(__file__).parents[:2]), '.']}\n"
-        "from test_jax_backend import JaxBackend, problem\n"
-        "JaxBackend().run(problem('layers_of_a_user:stalls'), print)"
+        "from test_jax_backend import problem, run\n"
+        "run(problem('layers_of_a_user:stalls'), print)"
     )
     command = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, start_new_session=True)
     end, pid = time.monotonic() + 120, tmp_path / "pid"

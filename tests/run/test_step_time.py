@@ -12,7 +12,7 @@ from automap_models.core.cluster import Cluster  # noqa: E402
 from automap_models.core.staged import StagedPlan, StagedProblem  # noqa: E402
 from automap_models.cost.staged import plan_cost  # noqa: E402
 from automap_models.run.base import RunProblem, run_schedule  # noqa: E402
-from automap_models.run.torch_backend import TorchBackend  # noqa: E402
+from automap_models.run.torch_backend import run  # noqa: E402
 from automap_models.torch_export.measure import measure_module  # noqa: E402
 from automap_models.workloads.source import Source, SourceKind  # noqa: E402
 
@@ -29,7 +29,7 @@ def test_two_processes_share_the_work_as_predicted(name: str) -> None:
     cost = plan_cost(problem, StagedPlan((cut,), (1,), MICRO_BATCHES, "test"))
     light_s, heavy_s = (cost.forward_s + cost.backward_s).tolist()
     plan = pipelines.plan([profile.name(cut)], [1, 1], MICRO_BATCHES, len(inputs[0]), (cut, len(profile) - 1))
-    record = TorchBackend().run(
+    record = run(
         RunProblem(
             plan=plan,
             source=Source("pipelines:perceptron", SourceKind.FACTORY),
