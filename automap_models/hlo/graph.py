@@ -112,14 +112,12 @@ def _of_mlir(module: Module) -> MlirModule:
 def _reported(module: Module) -> dict[str, object]:
     targets = Counter(op.target for op in module.operations if op.target and op.target not in KNOWN_CUSTOM_CALLS)
     endless = [op.name for op in module.operations if op.rounds == UNKNOWN]
-    reported: dict[str, object] = {}
-    if targets:
-        reported["unknown_custom_calls"] = dict(sorted(targets.items()))
-    if endless:
-        reported["loops_of_unknown_length"] = endless
-    if loops := _loops_with_both_passes(module):
-        reported["loops_with_both_passes"] = loops
-    return reported
+    reported = {
+        "unknown_custom_calls": dict(sorted(targets.items())),
+        "loops_of_unknown_length": endless,
+        "loops_with_both_passes": _loops_with_both_passes(module),
+    }
+    return {key: what for key, what in reported.items() if what}
 
 
 def _loops_with_both_passes(module: Module) -> list[str]:

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.dag import post_order
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.profile import FloatArray
 from automap_models.core.repeats import repeated
@@ -134,7 +135,6 @@ class Measured:
         up_to_s: phase → time of the step up to and with it, seconds; without those that do not fit or cannot run here,
             or did not take longer than the phase before.
         alone_up_to_s: phase → the same as a sum of the times of single operations.
-        call_s: what calling a compiled operation costs; taken off each of them.
         not_measured: opcode → number of instructions whose operation does not fit or cannot run here; their time is
             the data sheet's of a CPU, scaled to the measured ones.
         repeats, warmup: how often each was run at least.
@@ -144,7 +144,6 @@ class Measured:
     times_s: FloatArray
     up_to_s: Mapping[Phase, float]
     alone_up_to_s: Mapping[Phase, float]
-    call_s: float
     not_measured: Mapping[str, int]
     repeats: int
     warmup: int
@@ -215,7 +214,6 @@ def measure_times(
         times_s=_scaled(alone_s, graph.phases, believed),
         up_to_s=believed,
         alone_up_to_s={phase: float(alone_s[graph.phases <= phase].sum()) for phase in Phase},
-        call_s=call_s,
         not_measured=missing,
         repeats=repeats,
         warmup=warmup,
@@ -237,12 +235,7 @@ def part(module: MlirModule, outputs: Sequence[int]) -> OneOp:
     """A module that returns these values only, by their ids, without the arguments and operations that need not be."""
     n_arguments = len(module.arguments)
     producers = producing_operations(module.operations, n_arguments)
-    needed, pending = set[int](), list(outputs)
-    while pending:
-        v = pending.pop()
-        if v not in needed:
-            needed.add(v)
-            pending += module.operations[producers[v]].operands if v >= n_arguments else ()
+    needed = post_order(lambda v: module.operations[producers[v]].operands if v >= n_arguments else (), outputs)
     inputs = sorted(v for v in needed if v < n_arguments)
     operations = sorted({producers[v] for v in needed if v >= n_arguments})
     return OneOp(

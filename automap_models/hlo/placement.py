@@ -58,23 +58,13 @@ class Parts:
     parts: IntArray
 
 
-def parts_of(liveness: Liveness, reads: Reads, home: IntArray, times_s: FloatArray, groups: int) -> Parts:
-    """The instructions in at most that many groups.
+def _forward_groups(liveness: Liveness, home: IntArray, times_s: FloatArray, groups: int) -> IntArray:
+    """[m] group of each forward instruction, of that many groups; of fewer where single ones take longer than a group.
 
     Args:
-        liveness: of n instructions, some of them forward.
-        reads: of the same.
-        home: [n] the forward instruction, by position, that each belongs to.
+        home: [n] the forward instruction, by position, that each one belongs to.
         times_s: [n] seconds of each.
-        groups: how many to make; fewer come out where single instructions take longer than a group.
     """
-    phases = liveness.graph.phases.astype(np.int64)
-    grouped = _lowered(phases, reads, _forward_groups(liveness, home, times_s, groups)[home])
-    return _numbered(phases, grouped, _levels(phases, reads, grouped))
-
-
-def _forward_groups(liveness: Liveness, home: IntArray, times_s: FloatArray, groups: int) -> IntArray:
-    """[m] group of each forward instruction."""
     done = np.cumsum(np.bincount(home, times_s, liveness.forward.size))
     share = done / done[-1] if done[-1] > 0 else np.arange(1, done.size + 1) / done.size
     crossing = liveness.crossing_bytes
@@ -212,12 +202,14 @@ def _require(graph: InstructionGraph, accelerator_s: FloatArray, cpu_s: FloatArr
 def _layout(liveness: Liveness, reads: Reads, times_s: FloatArray, most: int) -> _Layout:
     """As many groups as that many nodes allow, by bisection; one group always fits."""
     home = _users(liveness)[np.maximum(homes(liveness), 0)]  # what belongs nowhere goes with the first
+    phases = liveness.graph.phases.astype(np.int64)
 
     def layout(groups: int) -> _Layout:
-        parts = parts_of(liveness, reads, home, times_s, groups)
+        grouped = _lowered(phases, reads, _forward_groups(liveness, home, times_s, groups)[home])
+        parts = _numbered(phases, grouped, _levels(phases, reads, grouped))
         return _with_senders(parts, reads, len(liveness.graph.shapes))
 
-    training = bool((liveness.graph.phases != Phase.FORWARD).any())
+    training = bool((phases != Phase.FORWARD).any())
     fits, too_many = 1, (most // 2 if training else most) + 1
     best = layout(fits)
     while fits + 1 < too_many:

@@ -19,9 +19,6 @@ from automap_models.hlo.attribution import homes
 from automap_models.hlo.clock import clock_seconds, clock_times
 from automap_models.hlo.liveness import NEVER, Liveness
 
-CLOCK = "clock, not measured"
-"""Where the times of a profile come from that no clock was read for."""
-
 
 def clock_profile(graph: InstructionGraph, device: Device) -> Profile:
     """The profile of a training step by the clock of a device; see `profile_from_graph`.
@@ -34,7 +31,7 @@ def clock_profile(graph: InstructionGraph, device: Device) -> Profile:
     """
     times_s = clock_times(graph, device)
     seconds = clock_seconds(graph, [*map(read_device, known_devices()), device])
-    meta = {"times": CLOCK, "device": device.name, "constants": device.origin, "roofline_s": seconds}
+    meta = {"times": "clock, not measured", "device": device.name, "constants": device.origin, "roofline_s": seconds}
     return profile_from_graph(graph, times_s, meta | clock_by_samples(graph, device))
 
 

@@ -61,6 +61,16 @@ class Use(NamedTuple):
     rule: Rule | None
     results: int = 1
 
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """Ids of its operands."""
+        return self.values[: len(self.values) - self.results]
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Ids of its results."""
+        return self.values[len(self.values) - self.results :]
+
 
 @dataclass(frozen=True, eq=False)
 class ShardingRules:

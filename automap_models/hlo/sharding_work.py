@@ -185,7 +185,7 @@ class DivisibleProfile:
         sharded_sizes = np.where(divided, sizes / degree, sizes)
         # Sums of whole bytes are exact: where everything that crosses is divided, A / degree is held and no bit more.
         replicated = liveness.crossing(np.where(divided, 0.0, sizes))
-        forward, backward, late = self._sums(chosen)
+        forward, backward, late = map(self._of_sums, self._sums(chosen))
         return ShardedProfile(
             name,
             degree,
@@ -195,11 +195,11 @@ class DivisibleProfile:
             boundary_bytes=A / degree + replicated * (1.0 - 1.0 / degree),
             W=liveness.trained.first_using(sharded_sizes),
             stash=liveness.keeping(sharded_sizes),
-            reduced_fwd=self._bytes(forward),
-            reduced_bwd=self._bytes(backward),
-            starts_fwd=self._starts(forward),
-            starts_bwd=self._starts(backward),
-            gradients=self._bytes(late),
+            reduced_fwd=forward[0],
+            reduced_bwd=backward[0],
+            starts_fwd=forward[1],
+            starts_bwd=backward[1],
+            gradients=late[0],
             frozen=liveness.frozen.first_using(sharded_sizes),
             dims=self._dims(chosen),
             shared_bytes=sharded_sizes[[v for v, _ in liveness.trained.shared]],
@@ -227,17 +227,12 @@ class DivisibleProfile:
             [total for total in due if total.late],
         )
 
-    def _bytes(self, sums: Sequence[Sum]) -> FloatArray:
-        return self._of_sums(sums, [total.nbytes for total in sums])
-
-    def _starts(self, sums: Sequence[Sum]) -> FloatArray:
-        return self._of_sums(sums, [1.0] * len(sums))
-
-    def _of_sums(self, sums: Sequence[Sum], amounts: Sequence[float]) -> FloatArray:
-        """[m] amounts of sums at home with the operations that make them."""
+    def _of_sums(self, sums: Sequence[Sum]) -> list[FloatArray]:
+        """[2, m] bytes and number of sums at home with the operations that make them."""
         operations = np.array([total.operation for total in sums], dtype=np.int64)
-        of_operations = np.bincount(operations, amounts, minlength=len(self.step.graph))
-        return self._by_home(of_operations.astype(np.float64))
+        amounts = [total.nbytes for total in sums], [1.0] * len(sums)
+        of_operations = (np.bincount(operations, some, minlength=len(self.step.graph)) for some in amounts)
+        return [self._by_home(some.astype(np.float64)) for some in of_operations]
 
     def _by_home(self, amounts: FloatArray) -> FloatArray:
         """[m] amounts of all instructions, [n], at the forward instructions that these belong to."""

@@ -184,7 +184,7 @@ class StepClasses:
         for use in self.sharding.rules.uses:
             if use.opcode not in PASSED_THROUGH and use.opcode != "add":
                 continue
-            pending = [due[v] if v in due and readers[v] == 1 else {} for v in _operands(use)]
+            pending = [due[v] if v in due and readers[v] == 1 else {} for v in use.operands]
             if use.opcode == "add" and len(pending) == 2:
                 merged = self._merged((pending[0], pending[1]), waited, use)
                 due[use.values[-1]] = {frozenset(merge.over): merge.total for merge in merged}
@@ -217,7 +217,7 @@ class StepClasses:
             (c, value): self._sum(c, value, waited, use)
             for u, use in enumerate(self.sharding.rules.uses)
             for c in self._reduced(u)
-            for value in _results(use)
+            for value in use.outputs
         }
 
     def _of_instruction(self, i: int) -> Classes:
@@ -264,16 +264,16 @@ class StepClasses:
 
     def _readers(self) -> Counter[int]:
         """How often each value is read."""
-        return Counter(v for use in self.sharding.rules.uses for v in _operands(use))
+        return Counter(v for use in self.sharding.rules.uses for v in use.operands)
 
     def _waited_for(self) -> set[int]:
         """The values that more than the update of the parameters needs, directly or moved or added."""
         waited: set[int] = set()
         passed_on, updates = PASSED_THROUGH | {"add", "concatenate"}, (self.graph.phases == Phase.UPDATE).tolist()
         for use in reversed(self.sharding.rules.uses):
-            moved = use.opcode in passed_on and waited.isdisjoint(_results(use))
+            moved = use.opcode in passed_on and waited.isdisjoint(use.outputs)
             if not moved and not updates[use.operation]:
-                waited.update(_operands(use))
+                waited.update(use.operands)
         return waited
 
 
@@ -289,14 +289,6 @@ def meets(classes: Collection[Classes], sharded: Collection[int]) -> NDArray[np.
     """Which of these have one of the sharded classes, bool of the same length."""
     chosen = frozenset(sharded)
     return np.array([not chosen.isdisjoint(members) for members in classes], dtype=np.bool_)
-
-
-def _results(use: Use) -> tuple[int, ...]:
-    return use.values[len(use.values) - use.results :]
-
-
-def _operands(use: Use) -> tuple[int, ...]:
-    return use.values[: len(use.values) - use.results]
 
 
 def _distinct(classes: Collection[int]) -> Classes:

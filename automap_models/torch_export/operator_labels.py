@@ -187,22 +187,14 @@ def grouped_product(call: Call) -> list[Described]:
 def grouped_product_backward(call: Call) -> list[Described]:
     """Both gradients of transformers' own grouped product: of the rows, and of the experts' matrices."""
     rows, matrices, offsets, gradient = call.tensors()
-    fixed = frozenset({"t", "e"})
-    flop = 2.0 * rows.numel() * matrices.shape[-1]
-    groups = (offsets, ("e",))
-    of_rows, of_matrices = (("t", "k"), ("e", "k", "n"))
-    of_results = (call.results[0], of_rows), (call.results[1], of_matrices)
+    flop, fixed = 2.0 * rows.numel() * matrices.shape[-1], frozenset({"t", "e"})
+    left, right = (rows, ("t", "k")), (matrices, ("e", "k", "n"))
+    incoming, groups = (gradient, ("t", "n")), (offsets, ("e",))
+    operands = (incoming, right, groups), (left, incoming, groups)
+    of_rows, of_matrices = zip(call.results, (left[1], right[1]), strict=True)
     return [
-        Described(
-            "dot_general",
-            ((gradient, ("t", "n")), (matrices, of_matrices), groups),
-            (of_results[0],),
-            Roles(frozenset({"n"}), fixed),
-            flop,
-        ),
-        Described(
-            "dot_general", ((rows, of_rows), (gradient, ("t", "n")), groups), (of_results[1],), Roles(fixed=fixed), flop
-        ),
+        Described("dot_general", operands[0], (of_rows,), Roles(frozenset({"n"}), fixed), flop),
+        Described("dot_general", operands[1], (of_matrices,), Roles(fixed=fixed), flop),
     ]
 
 

@@ -21,6 +21,7 @@ from automap_models.hlo import module
 from automap_models.hlo.sharding_rules import Rule
 from automap_models.torch_export.decompositions import DECOMPOSED
 from automap_models.torch_export.factors import (
+    REGROUPED,
     Call,
     Described,
     Mapped,
@@ -85,7 +86,6 @@ class Recorded(NamedTuple):
         flop, moved_bytes: its work.
         call: index of the operator of the forward graph that it belongs to.
         phase: of the step.
-        has_rule: whether its rule is that of a known operator.
     """
 
     name: str
@@ -98,7 +98,6 @@ class Recorded(NamedTuple):
     moved_bytes: float
     call: int
     phase: Phase
-    has_rule: bool = True
 
 
 class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
@@ -229,8 +228,8 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
     def _described(self, name: str, one: Described) -> None:
         """Record an instruction that is described."""
         operands = [None if tensor is None else self.value_of(tensor) for tensor, _ in one.operands]
-        if one.is_regrouping:
-            result = one.results[0][0]
+        result, labels = one.results[0]
+        if labels == REGROUPED:
             assert operands[0] is not None and result is not None
             mapping = regrouped(operands[0].parts, result.shape)
         else:
@@ -248,17 +247,10 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
         self.unknown[name] += 1
         values = [self.value_of(tensor) for tensor in operands]
         mapping = opaque([value.parts for value in values], [result.shape for result in results])
-        self._add(name, Described(name, (), ()), list(values), list(results), mapping, has_rule=False)
+        self._add(name, Described(name, (), ()), list(values), list(results), mapping)
 
     def _add(
-        self,
-        name: str,
-        one: Described,
-        operands: list[Value | None],
-        tensors: list[Tensor],
-        mapping: Mapped,
-        *,
-        has_rule: bool = True,
+        self, name: str, one: Described, operands: list[Value | None], tensors: list[Tensor], mapping: Mapped
     ) -> None:
         constant = all(value is None or value.constant for value in operands)
         counting = one.word in (RESHAPE, "convert") and operands[0] is not None and operands[0].counting
@@ -271,10 +263,9 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
             moved = sum(value.tensor.nbytes for value in (*operands, *results) if value is not None)
         rule = of_constants(mapping.rule) if constant else mapping.rule
         read = tuple(value for value in operands if value is not None) if one.word != RANDOM else self._seed
-        recorded = Recorded(
-            name, one.word, tuple(operands), read, results, rule, one.flop, moved, self.call, self.phase, has_rule
+        self.instructions.append(
+            Recorded(name, one.word, tuple(operands), read, results, rule, one.flop, moved, self.call, self.phase)
         )
-        self.instructions.append(recorded)
 
     def _factory(self, name: str, call: Call, written: list[Any]) -> None:
         """Record a constant; memory that is not filled yet is one, too."""
@@ -294,17 +285,10 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
         self.instructions.append(Recorded(name, word, (), (), (value,), rule, 0.0, 0.0, self.call, self.phase))
         return value
 
-    def _new(
-        self,
-        tensor: Tensor,
-        parts: Parts,
-        *,
-        constant: bool = False,
-        zeros: bool = False,
-        counting: bool = False,
-    ) -> Value:
+    def _new(self, tensor: Tensor, parts: Parts, **facts: bool) -> Value:
+        """The value of a tensor that was made; facts are the further fields of `Value`."""
         kind = module.Tensor(tuple(int(size) for size in tensor.shape), _NUMBERED_TYPES.get(tensor.dtype, "ui8"))
-        value = Value(self._count, kind, parts, constant, zeros, counting)
+        value = Value(self._count, kind, parts, **facts)
         self._count += 1
         self.alive.append(tensor.untyped_storage())
         self._values[_view_of(tensor)] = value
@@ -329,7 +313,7 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
         base = self._values[of_memory[-1]]
         self.unknown["a view that no operator made"] += 1
         mapping = opaque([base.parts], [tensor.shape])
-        self._add("alias", Described("alias", (), ()), [base], [tensor], mapping, has_rule=False)
+        self._add("alias", Described("alias", (), ()), [base], [tensor], mapping)
         return self._values[_view_of(tensor)]
 
 

@@ -97,7 +97,6 @@ def test_every_phase_is_scaled_by_itself(
 ) -> None:
     fake_clock(monkeypatch, parts_take(10.0, 35.0, 40.0))
     measured = measure_times(module, graph=graph)
-    assert measured.call_s == 1.0
     counted = np.array([opcode not in {"constant", "reshape", "tanh"} for opcode in graph.opcodes])
     for phase, expected_s in zip(Phase, (10.0, 25.0, 5.0), strict=True):
         members = graph.phases == phase

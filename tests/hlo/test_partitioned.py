@@ -328,15 +328,15 @@ def reduced_by_xla(name: str, dims: list[int], dump: str) -> dict[str, dict[str,
     Under "reassociated" are those of the step as XLA's partitioner left it, after the rule of all-reduce-reassociate,
     which XLA applies for accelerators only.
     """
-    from automap_models.hlo.sharded_step import Along, compile_step
+    from automap_models.hlo.sharded_step import compile_step
 
     architecture, labels = TINY[name]
     step = training_step(name, architecture, labels, "float32")
     loss = replace(step, function=lambda *arguments: step.function(*arguments)[-1])
-    plan = Along({"model": 4}, [dims])
-    reduced = {"step": compile_step(step, plan).communication}
+    plan = {"model": 4}, [dims]
+    reduced = {"step": compile_step(step, *plan).communication}
     (partitioned,) = Path(dump).glob("*after_spmd-partitioning*")
-    reduced["loss"] = compile_step(loss, plan).communication
+    reduced["loss"] = compile_step(loss, *plan).communication
     nbytes = {what: {kind: part.nbytes for kind, part in parts.items()} for what, parts in reduced.items()}
     return nbytes | {"reassociated": {"all-reduce": reassociated_bytes(partitioned.read_text())}}
 

@@ -28,7 +28,7 @@ BUDGET = {
     "envs": (1_605, 12),
     "export": (1_996, 14),
     "formats": (4_923, 20),
-    "hlo": (7_152, 36),
+    "hlo": (7_040, 36),
     "planners": (859, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_336, 17),
@@ -42,16 +42,16 @@ BUDGET = {
     "rl": (1_088, 11),
     "run": (4_864, 24),
     "simulate": (1_637, 8),
-    "torch_export": (3_182, 14),
+    "torch_export": (3_150, 14),
     "workloads": (4_223, 23),
     "zoo": (1, 1),
     "infer": (4_836, 27),
     "train": (1_849, 11),
     "datagen": (1_444, 10),
-    "benchmarks": (3_503, 21),
+    "benchmarks": (3_482, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_171, "files": 381, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 69_027, "files": 381, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

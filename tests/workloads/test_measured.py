@@ -71,7 +71,7 @@ def _measured(source: Source) -> MeasuredPasses:
 def _microseconds(module: object, graph: InstructionGraph, **_: object) -> Measured:
     """In place of a clock, which takes a minute to compile every operation."""
     ends_s = {phase: float((graph.phases <= phase).sum()) * 1e-6 for phase in Phase}
-    return Measured(np.full(len(graph), 1e-6), ends_s, ends_s, 0.0, {}, 1, 0, unsteady=0.0)
+    return Measured(np.full(len(graph), 1e-6), ends_s, ends_s, {}, 1, 0, unsteady=0.0)
 
 
 @pytest.mark.slow
