@@ -14,7 +14,7 @@ An attention core that a location names (hlo.locations) is one flash kernel a pa
 outside, and skips the masked half of a causal one's scores.
 
 With s times as many samples, what has samples (hlo.samples) grows: bytes, one size of each product, cores. Devices that
-share instructions have a part of the same each (`Division`): so do the devices of a strategy's tensor parallelism.
+share instructions have a part of the same each (`Sharing`): so do the devices of a strategy's tensor parallelism.
 """
 
 from __future__ import annotations

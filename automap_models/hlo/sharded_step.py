@@ -137,9 +137,8 @@ def _drawn(step: TrainingStep, seed: int, largest: int) -> Iterator[np.ndarray]:
                 high = largest if position in step.inputs else 1
                 yield random.integers(0, high, leaf.shape).astype(leaf.dtype)
             elif position == step.trainable:
-                yield (random.standard_normal(leaf.shape) / np.prod(leaf.shape[:-1] or (100,)) ** 0.5).astype(
-                    leaf.dtype
-                )
+                fan_in = np.prod(leaf.shape[:-1] or (100,))
+                yield (random.standard_normal(leaf.shape) / fan_in**0.5).astype(leaf.dtype)
             elif position in step.inputs:
                 yield random.standard_normal(leaf.shape).astype(leaf.dtype)
             else:

@@ -110,11 +110,6 @@ class ShardingRules:
         """[n] sizes of all dimensions."""
         return np.array([size for tensor in self.tensors for size in tensor.shape], dtype=np.int64)
 
-    def dims_of(self, use: Use) -> IntArray:
-        """All dimensions of an operation's operands and results."""
-        ranges = [np.arange(self.dim_offsets[v], self.dim_offsets[v + 1]) for v in use.values]
-        return np.concatenate([np.empty(0, dtype=np.int64), *ranges])
-
 
 @dataclass(frozen=True, eq=False)
 class RuledModule(Module):

@@ -21,9 +21,7 @@ from automap_models.core.sharding_classes import REPLICATED, MergedSums, Shardin
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import homes
 from automap_models.hlo.clock import Sharing, clock_times
-from automap_models.hlo.dimension_classes import ModuleSharding
 from automap_models.hlo.liveness import NEVER
-from automap_models.hlo.module import Module
 from automap_models.hlo.step_classes import Classes, Merge, StepClasses, Sum, meets
 
 
@@ -63,24 +61,12 @@ def step_times(graph: InstructionGraph, device: Device, times_s: ArrayLike | Non
     return StepTimes(given_s - launch_s, launch_s)
 
 
-def sharding_work(
-    module: Module, sharding: ModuleSharding, graph: InstructionGraph, device: Device, *, reassociated: bool = True
-) -> ShardingWork:
-    """The work of a training step on a device, by the roofline.
+def sharding_work(step: StepClasses, times: StepTimes, *, reassociated: bool = True) -> ShardingWork:
+    """The work of a training step whose instructions take these times.
 
     Args:
-        graph: of the module.
-        device: of which the cluster is made.
         reassociated: whether what is added is summed once, as XLA does for accelerators (see StepClasses.sums).
-
-    Raises:
-        BadInput: the device has no rate for a matrix product's element type.
     """
-    return work_of(StepClasses(module, sharding, graph), step_times(graph, device), reassociated=reassociated)
-
-
-def work_of(step: StepClasses, times: StepTimes, *, reassociated: bool = True) -> ShardingWork:
-    """The work of a step whose instructions take these times."""
     k = len(step.sharding.classes)
     terms, sums = list(_memory_terms(step)), step.sums if reassociated else step.separate_sums
     merges = step.merges if reassociated else ()
@@ -159,7 +145,7 @@ class DivisibleProfile:
     def __init__(self, step: StepClasses, times: StepTimes, profile: Profile, device: Device) -> None:
         self.step, self.times, self.profile, self.device = step, times.in_microbatch(step.graph), profile, device
         self._home = homes(step.liveness)
-        same = len(profile) == step.liveness.forward.size and np.array_equal(profile.A, step.liveness.crossing_bytes)
+        same = len(profile) == step.liveness.forward.size and np.array_equal(profile.A, step.liveness.crossing())
         if not same or not np.allclose(self._by_home(self.times.total_s), profile.C, rtol=1e-6, atol=0.0):
             what = "the profile has other instructions or times than the step that is to be partitioned"
             raise BadInput(what, where=profile.model, do="make it of the same model, micro-batch size and times")

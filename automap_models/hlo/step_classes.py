@@ -116,11 +116,6 @@ class StepClasses:
         results = (self._of_result(v) for v in range(arguments, len(self.graph.shapes)))
         return (*(self._dims_of(v) for v in range(arguments)), *results)
 
-    def of_factors(self, instruction: int) -> tuple[Use, Classes]:
-        """The last use of an instruction, and the class of each of its factors, NO_CLASS for none."""
-        u = self._uses[instruction][-1]
-        return self.sharding.rules.uses[u], tuple(self._of_factors[slice(*self._factors[u : u + 2])])
-
     def divided_sides(self, sharded: Collection[int]) -> IntArray:
         """[n] which size of a product has a sharded class; NO_SIDE where none has, and for all that are no products."""
         sides, chosen = np.full(len(self.graph), NO_SIDE), frozenset(sharded)
@@ -132,10 +127,10 @@ class StepClasses:
     def _places(self) -> dict[int, list[tuple[int, int]]]:
         """Product → the classes of its factors, and where these stand among its sizes."""
         products = [i for i, opcode in enumerate(self.graph.opcodes) if opcode in MATRIX_OPCODES and i in self._uses]
-        of_factors = {i: self.of_factors(i) for i in products}
+        last, uses = {i: self._uses[i][-1] for i in products}, self.sharding.rules.uses
         return {
-            i: [(classes[factor], place) for factor, place in product_places(use).items()]
-            for i, (use, classes) in of_factors.items()
+            i: [(self._of_factors[self._factors[u] + f], place) for f, place in product_places(uses[u]).items()]
+            for i, u in last.items()
         }
 
     @property

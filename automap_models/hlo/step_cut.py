@@ -237,15 +237,13 @@ class _Owners:
 
     def _is_late(self, i: int) -> bool:
         """Whether a backward instruction adds up what different stages make, or follows one that does."""
-        keys = {key for key in self._operand_keys(i) if key is not None}
+        keys = set(self._operand_keys(i))
         return self._late[i] and (len(keys) > 1 or any(key.kind == "U" for key in keys))
 
-    def _operand_keys(self, i: int) -> list[ProgramKey | None]:
+    def _operand_keys(self, i: int) -> list[ProgramKey]:
         """Of each operand that is neither an argument nor copied; views are looked through."""
-        return [self.key[self.producers[v]] for v in map(self.source_of, self.reads[i]) if self._has_producer(v)]
-
-    def _has_producer(self, v: int) -> bool:
-        return self.producers[v] >= 0 and not self.is_copied(self.producers[v])
+        makers = [self.producers[self.source_of(v)] for v in self.reads[i]]
+        return [key for maker in makers if maker >= 0 and (key := self.key[maker]) is not None]
 
     def source_of(self, v: int) -> int:
         """What a view shows."""
@@ -255,11 +253,11 @@ class _Owners:
 
     def _backward_stage(self, i: int) -> int:
         home = self._home_stage[i]
-        before = [key.stage for key in self._operand_keys(i) if key is not None and key.kind == "B"]
+        before = [key.stage for key in self._operand_keys(i) if key.kind == "B"]
         return min([self.stages - 1 if home == NEVER else home, *before])
 
     def _update_key(self, i: int) -> ProgramKey:
-        keys = [key for key in self._operand_keys(i) if key is not None]
+        keys = self._operand_keys(i)
         stages = {key.stage for key in keys}
         scalar = all(self.graph.shapes[v] == () for v in self.results[i])
         home = self._home_stage[i]

@@ -252,14 +252,12 @@ class _Unroller:
         inside = (*starts[:dim], starts[dim] - first, *starts[dim + 1 :])
         written = stack.written.get(first)
         if written is None:
-            followed = self._followed(stack.base, starts, sizes, loop, new=new)
-            return self.sliced(stack.base, starts, sizes, loop) if followed is None and new else followed
+            return self._from_operand(stack.base, starts, sizes, loop, new=new)
         if isinstance(written, int):
             return written
         if shape_of(written) == sizes:
             return written
-        followed = self._followed(written, inside, sizes, loop, new=new)
-        return self.sliced(written, inside, sizes, loop) if followed is None and new else followed
+        return self._from_operand(written, inside, sizes, loop, new=new)
 
     def _followed(
         self, source: Any, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any, *, new: bool = True

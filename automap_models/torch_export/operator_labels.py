@@ -216,15 +216,8 @@ def _rows(table: Tensor, dim: int, index: Tensor, result: Tensor) -> list[Descri
     index_labels = tuple(("index", i) for i in range(index.dim()))
     of_table: Labels = tuple("row" if d == dim else d for d in range(table.dim()))
     of_result = (*of_table[:dim], *index_labels, *of_table[dim + 1 :])
-    moved = size_bytes(index) + 2 * size_bytes(result)
-    return [
-        Described(
-            "gather", ((table, of_table), (index, index_labels)), ((result, of_result),), _SUMMED_ROWS, 0.0, moved
-        )
-    ]
-
-
-_SUMMED_ROWS = Roles(reduced=frozenset({"row"}))
+    operands, moved = ((table, of_table), (index, index_labels)), size_bytes(index) + 2 * size_bytes(result)
+    return [Described("gather", operands, ((result, of_result),), Roles(frozenset({"row"})), 0.0, moved)]
 
 
 def embedding(call: Call) -> list[Described]:
@@ -282,10 +275,8 @@ def gather(call: Call) -> list[Described]:
     a, (result,) = call.arguments, call.results
     of_table, of_index, fixed = _paired(a["self"], a["index"], a["dim"])
     roles = Roles(frozenset({"row"}), frozenset(fixed))
-    moved = size_bytes(a["index"]) + 2 * size_bytes(result)
-    return [
-        Described("gather", ((a["self"], of_table), (a["index"], of_index)), ((result, of_index),), roles, 0.0, moved)
-    ]
+    operands, moved = ((a["self"], of_table), (a["index"], of_index)), size_bytes(a["index"]) + 2 * size_bytes(result)
+    return [Described("gather", operands, ((result, of_index),), roles, 0.0, moved)]
 
 
 def _paired(table: Tensor, index: Tensor, dim: int) -> tuple[Labels, Labels, set[Label]]:

@@ -27,7 +27,6 @@ from automap_models.torch_export.factors import (
     Mapped,
     Parts,
     Roles,
-    flat,
     mapped,
     of_constants,
     opaque,
@@ -278,9 +277,7 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
     def _constant(self, name: str, tensor: Tensor, *, counting: bool = False) -> Value:
         zeros = name in ("zeros", "zeros_like", "new_zeros", "zero")
         value = self._new(tensor, plain(tensor.shape), constant=True, zeros=zeros, counting=counting)
-        parts = flat(value.parts)
-        links = tuple((0, i, i) for i, size in enumerate(parts) if size > 1)
-        rule = Rule(parts, (0,) * len(parts), links) if links else Rule((), (), ())
+        rule = mapped([], [(tensor.shape, tuple(range(tensor.dim())))], Roles()).rule
         word = "iota" if name == "arange" else CONSTANT
         self.instructions.append(Recorded(name, word, (), (), (value,), rule, 0.0, 0.0, self.call, self.phase))
         return value
@@ -341,15 +338,11 @@ def _is_composite(func: Any) -> bool:
 
 def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments by name, with their defaults."""
-    bound: dict[str, Any] = {}
-    for i, argument in enumerate(func._schema.arguments):
-        if i < len(args):
-            bound[argument.name] = args[i]
-        elif argument.name in kwargs:
-            bound[argument.name] = kwargs[argument.name]
-        elif argument.has_default_value():
-            bound[argument.name] = argument.default_value
-    return bound
+    schema = func._schema.arguments
+    names = [argument.name for argument in schema]
+    defaults = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+    bound = defaults | dict(kwargs) | dict(zip(names, args, strict=False))
+    return {name: bound[name] for name in names if name in bound}
 
 
 def _has_numbers(call: Call) -> bool:

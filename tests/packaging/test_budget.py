@@ -28,13 +28,13 @@ BUDGET = {
     "envs": (1_605, 12),
     "export": (1_996, 14),
     "formats": (4_923, 20),
-    "hlo": (7_040, 36),
+    "hlo": (6_936, 36),
     "planners": (859, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_336, 17),
     "planners/portfolio": (2_981, 17),
     "planners/replan": (695, 4),
-    "planners/sharding": (838, 5),
+    "planners/sharding": (840, 5),
     "planners/staged": (3_558, 22),
     "planners/strategies": (3_014, 16),
     "plots": (1_270, 9),
@@ -42,7 +42,7 @@ BUDGET = {
     "rl": (1_088, 11),
     "run": (4_864, 24),
     "simulate": (1_637, 8),
-    "torch_export": (3_150, 14),
+    "torch_export": (3_102, 14),
     "workloads": (4_223, 23),
     "zoo": (1, 1),
     "infer": (4_836, 27),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_482, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_027, "files": 381, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 68_877, "files": 381, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
