@@ -15,7 +15,8 @@ from typing import NoReturn, TypeVar
 
 import numpy as np
 from hydra import compose, initialize_config_dir
-from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
 
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
@@ -28,7 +29,6 @@ from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.resources import conf_dir
 
 T = TypeVar("T")
-Drawn = tuple[list[StagedProblem], NDArray[np.int16], tuple[str, ...]]
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -83,6 +83,11 @@ def processor_time(budget_s: float = float("inf")) -> Deadline:
     return Deadline(budget_s, time.process_time)
 
 
+def tracked(items: Sequence[T], what: str) -> Iterable[T]:
+    """Items one by one, with a bar on stderr of how many are done."""
+    return track(items, what, console=Console(stderr=True), transient=True)
+
+
 def timed(run: Callable[[], T]) -> tuple[T, float]:
     """What a call returns, and its processor time in seconds."""
     start = time.process_time()
@@ -98,16 +103,10 @@ def optimum_s(problem: StagedProblem) -> float:
         return float("nan")
 
 
-def drawn(count: int, seed: int, *overrides: str, dist: str = "mixed") -> Drawn:
-    """Problems drawn as data sets are, with the index of each one's distribution, and the names of those."""
+def fresh_problems(count: int, seed: int) -> list[StagedProblem]:
+    """Problems of the training mix on A, B and C, drawn as data sets are."""
+    overrides = "dist=mixed", "out=unused", f"seed={seed}", "problem.cluster.fixed_share=1"
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = compose("datagen", [f"dist={dist}", "out=unused", f"seed={seed}", *overrides])
-    job = job_from(config)
-    fields = draw_groups(job.recipe, np.random.default_rng(seed), count)
-    encoded = EncodedProblems.from_mapping(fields)
-    return [decode(encoded, i) for i in range(count)], fields["distribution"], job.recipe.mixture.names
-
-
-def fresh_problems(count: int, seed: int) -> Drawn:
-    """Problems of the training mix on A, B and C."""
-    return drawn(count, seed, "problem.cluster.fixed_share=1")
+        recipe = job_from(compose("datagen", [*overrides])).recipe
+    encoded = EncodedProblems.from_mapping(draw_groups(recipe, np.random.default_rng(seed), count))
+    return [decode(encoded, i) for i in range(count)]

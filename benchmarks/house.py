@@ -19,9 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import print_rows
+from common import ROOT, print_rows
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("automap_models", "infer", "train", "datagen")
 ROWS = ("files", "lines", "functions", "classes", "comments a hundred lines")
 WALKS = {

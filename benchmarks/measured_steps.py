@@ -26,9 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from common import print_rows, refuse
-from rich.console import Console
-from rich.progress import track
+from common import print_rows, refuse, tracked
 from scipy.stats import kendalltau
 
 from automap_models.core.device import Device, StepConstants
@@ -257,8 +255,7 @@ def main() -> None:
             require_writable(arguments.json)
         steps = read_measured_steps(arguments.rows)
         devices = {name: read_device(name) for name in known_devices()}
-        tracked = track(steps, "pricing", console=Console(stderr=True), transient=True)
-        prices = [priced(step, devices) for step in tracked]
+        prices = [priced(step, devices) for step in tracked(steps, "pricing")]
         report(prices, arguments.json)
         if arguments.left_out:
             print_rows(OMITTED_COLUMNS, omitted(steps, devices))

@@ -13,19 +13,17 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import time
 from collections.abc import Iterator
 from itertools import product
 
 import msgspec
-from common import EXAMPLES, print_rows
+from common import EXAMPLES, print_rows, processor_time, timed
 from paper_tables import OUT_OF_MEMORY, STATE_FACTOR, TABLE_7, near, profile_of
 
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.planners.base import Deadline
 from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner
 from automap_models.planners.staged.exact import ExactPlanner
 
@@ -49,8 +47,7 @@ def trained(problem: StagedProblem, agent: str, seed: int, *, learns: bool = Tru
     if not learns:
         learner = msgspec.structs.replace(planner.agent.learner, learning_rate=UNLEARNED)
         planner.agent = msgspec.structs.replace(planner.agent, learner=learner)
-    begun = time.process_time()
-    return planner.solve(problem), time.process_time() - begun
+    return timed(lambda: planner.solve(problem))
 
 
 def length_s(result: Outcome) -> float:
@@ -68,9 +65,7 @@ def published(model: str, cluster: str) -> str:
 def row(model: str, cluster: str, arguments: argparse.Namespace) -> Iterator[str]:
     problem = problem_of(model, cluster)
     yield from (model, cluster)
-    begun = time.process_time()
-    exact = ExactPlanner().solve(problem, deadline=Deadline(PROVE_S, time.process_time))
-    exact_s = time.process_time() - begun
+    exact, exact_s = timed(lambda: ExactPlanner().solve(problem, deadline=processor_time(PROVE_S)))
     if exact.plan is None:
         yield from (OUT_OF_MEMORY, "", published(model, cluster), *("",) * 7)
         return

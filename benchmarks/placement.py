@@ -22,9 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
 
-from common import PLACEMENT_GRAPHS, files_of, print_rows, timed
-from rich.console import Console
-from rich.progress import track
+from common import PLACEMENT_GRAPHS, files_of, print_rows, timed, tracked
 
 from automap_models.core.placement import Objective, PlacementProblem
 from automap_models.errors import BadInput
@@ -86,7 +84,7 @@ def rows(folder: Path, planners: list[str], time_limit_s: float, only: str) -> I
                 continue
             problem = PlacementProblem.create(read_placement(path), objective=objective)
             split = folder / f"human-experts_{EXPERTS.get(name)}_expert.json"
-            for planner in track(planners, f"{objective} {name}", console=Console(stderr=True), transient=True):
+            for planner in tracked(planners, f"{objective} {name}"):
                 published_ms = PUBLISHED_MS.get(f"{objective} {name.partition('_')[2]}", {}).get(planner)
                 with contextlib.suppress(BadInput):
                     yield (objective, name, planner, *cells(problem, planner, split, time_limit_s, published_ms))

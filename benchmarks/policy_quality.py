@@ -25,10 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import add_profiles, fresh_problems, optimum_s, print_rows, profile_files, timed
+from common import add_profiles, fresh_problems, optimum_s, print_rows, profile_files, timed, tracked
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import track
 
 from automap_models.core.staged import StagedProblem
 from automap_models.errors import Infeasible
@@ -73,8 +71,8 @@ def compared(problems: Problems, files: Sequence[Path | None]) -> Iterator[list[
 
 
 def random_problems(count: int, seed: int) -> Problems:
-    problems = fresh_problems(count, seed)[0]
-    optima = [optimum_s(problem) for problem in track(problems, "exact optima", console=Console(stderr=True))]
+    problems = fresh_problems(count, seed)
+    optima = [optimum_s(problem) for problem in tracked(problems, "exact optima")]
     return [(problem, optimum) for problem, optimum in zip(problems, optima, strict=True) if np.isfinite(optimum)]
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
-from common import CLUSTERS, EXAMPLES, print_rows
+from common import CLUSTERS, print_rows, profile_files, timed
 
 from automap_models.core.estimate import strategy_in_words
 from automap_models.core.profiled_model import ProfiledModel
@@ -40,9 +40,8 @@ def row(path: Path, topo: str) -> tuple[tuple[str, ...], float]:
         plan_s, memory = cost.step_s, size(float(cost.memory_bytes.max()))
     except Infeasible:
         plan_s, memory = math.inf, "–"
-    begun_s = time.process_time()
-    best = best_strategy(space_to_explore(ProfiledModel(profile), cluster, ExploreOptions()))
-    taken = f"{time.process_time() - begun_s:.2f}"
+    best, taken_s = timed(lambda: best_strategy(space_to_explore(ProfiledModel(profile), cluster, ExploreOptions())))
+    taken = f"{taken_s:.2f}"
     name, of_plan = path.stem.removesuffix("_v100"), "none fits" if math.isinf(plan_s) else seconds(plan_s)
     if isinstance(best, str):
         return (name, topo, of_plan, memory, "none fits", "–", "–", "", taken, ""), 1.0
@@ -59,11 +58,10 @@ def main() -> None:
     ratios: list[float] = []
 
     def rows() -> Iterator[tuple[str, ...]]:
-        for path in sorted(EXAMPLES.glob("*.npz")):
-            for topo in CLUSTERS:
-                cells, ratio = row(path, topo)
-                ratios.append(ratio)
-                yield cells
+        for path, topo in product(profile_files(None), CLUSTERS):
+            cells, ratio = row(path, topo)
+            ratios.append(ratio)
+            yield cells
 
     print_rows(HEADINGS, rows())
     mean, taken = math.exp(sum(map(math.log, ratios)) / len(ratios)), sum(ratio < 1.0 for ratio in ratios)

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from common import print_rows, refuse
-from rich.console import Console
-from rich.progress import track
+from common import print_rows, refuse, tracked
+from measured_steps import priced
 
 from automap_models.core.estimate import Estimate, StepParts, strategy_in_words
 from automap_models.core.model_work import ModelWork
@@ -32,7 +31,6 @@ from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
-from automap_models.simulate.calibration import measured_estimate
 from automap_models.workloads.measured import step_work
 
 BY = {
@@ -83,13 +81,10 @@ def groups_of(path: Path, sources: Sequence[str]) -> list[Group]:
     for step in read_measured_steps(path):
         if not isinstance(step, MeasuredStep) or step.source not in (sources or BY):
             continue
-        try:
-            estimate = measured_estimate(step, step_work(step), devices[step.device])
-        except BadInput:
-            continue
-        strategy = step.strategy
-        key = (step.source, step.system, step.shape, step.cluster, strategy.global_batch, strategy.precision)
-        rows[key].append((step, estimate))
+        estimate, strategy = priced(step, devices).estimate, step.strategy
+        if estimate is not None:
+            key = (step.source, step.system, step.shape, step.cluster, strategy.global_batch, strategy.precision)
+            rows[key].append((step, estimate))
     return [Group(some, step_work(some[0][0])) for some in rows.values()]
 
 
@@ -132,7 +127,7 @@ def main() -> None:
         groups = groups_of(options.rows, options.source)
     except BadInput as error:
         refuse(str(error))
-    rows = [row(group, options.budget) for group in track(groups, "searching", console=Console(stderr=True))]
+    rows = [row(group, options.budget) for group in tracked(groups, "searching")]
     print_rows(HEADINGS, (cells for cells, _ in rows))
     ratios = np.array([ratio for _, ratio in rows if ratio is not None])
     slower = int((ratios > 1 + TIE).sum())

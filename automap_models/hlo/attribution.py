@@ -105,10 +105,8 @@ class _Homes:
     def _with_a_common_operand(self, i: int, candidates: list[int]) -> int:
         """The last candidate that reads a value that i reads, or the last of all."""
         read = {self.storage[value] for value in self.reads[i]}
-        for candidate in reversed(candidates):
-            if any(self.storage[value] in read for value in self.reads[candidate]):
-                return candidate
-        return candidates[-1]
+        alike = (i for i in reversed(candidates) if any(self.storage[value] in read for value in self.reads[i]))
+        return next(alike, candidates[-1])
 
     def _forward_products(self) -> dict[tuple[str, int], list[int]]:
         """Opcode and root of an operand → the homes of the forward products that read it."""

@@ -147,17 +147,16 @@ def labels_of_uses(
     readers: dict[int, set[int]] = defaultdict(set)
     for i in range(len(uses) - 1, -1, -1):
         use = uses[i]
-        results = use.values[len(use.values) - use.results :]
-        reading = {label for v in results for label in readers[v]}
+        reading = {label for v in use.outputs for label in readers[v]}
         op_label = labels[use.operation]
         of_uses[i] = op_label if op_label != NO_BLOCK else next(iter(reading)) if len(reading) == 1 else NO_BLOCK
-        for v in results:
+        for v in use.outputs:
             of_values[v] = of_uses[i]
-        for v in use.values[: len(use.values) - use.results]:
+        for v in use.operands:
             readers[v].add(of_uses[i])
-    result_values = {v for use in uses for v in use.values[len(use.values) - use.results :]}
+    outputs = {v for use in uses for v in use.outputs}
     for v, reading in readers.items():
-        if v not in result_values and len(reading) == 1:
+        if v not in outputs and len(reading) == 1:
             of_values[v] = next(iter(reading))
     of_values[: len(argument_labels)] = argument_labels
     return of_uses, of_values

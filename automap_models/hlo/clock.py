@@ -14,7 +14,7 @@ An attention core that a location names (hlo.locations) is one flash kernel a pa
 outside, and skips the masked half of a causal one's scores.
 
 With s times as many samples, what has samples (hlo.samples) grows: bytes, one size of each product, cores. Devices that
-share instructions have a part of the same each (`Division`): so do the devices of a strategy's tensor parallelism.
+share instructions have a part of the same each (`Sharing`): so do the devices of a strategy's tensor parallelism.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.collection import uncollected
+from automap_models.core.dag import post_order
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
 from automap_models.cost.kernel_traffic import (
@@ -37,7 +38,6 @@ from automap_models.cost.kernel_traffic import (
     REDUCTION_OPCODES,
     VOCABULARY,
     WINOGRAD_SAVING,
-    Traffic,
     is_winograd,
     kernel_traffic,
     product_type,
@@ -50,7 +50,9 @@ from automap_models.hlo.samples import FLASH_OPCODES, graph_products, per_sample
 from automap_models.hlo.saved_values import saved_values
 
 BoolArray = NDArray[np.bool_]
-_BEHIND_MASKS = frozenset({"add", "broadcast", "broadcast_in_dim", "convert", "reshape", "select", "transpose"})
+_BEHIND_MASKS = frozenset(
+    {"add", "broadcast", "broadcast_in_dim", "compare", "convert", "reshape", "select", "transpose"}
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,17 +139,13 @@ class _Core:
     """One pass of an attention core: a flash kernel.
 
     Attributes:
-        members: its instructions, of which the first has the time.
+        members: its instructions, of which the first has the time, and moves what the kernel moves.
         flop: of the kernel.
-        values, nbytes, sampled: what it moves, how much of it, and whether it has samples.
         dtype: of its products.
     """
 
     members: IntArray
     flop: float
-    values: IntArray
-    nbytes: FloatArray
-    sampled: BoolArray
     dtype: str
 
 
@@ -177,7 +175,10 @@ class _GraphKernels:
         flop = _grown(self.flop, self.flop_sampled, samples)
         if sharding is not None:
             flop = _grown(flop, sharding.instructions, 1.0 / sharding.degree)
-        moved = np.bincount(self.kernels, _moved(self, samples, sharding), minlength=flop.size)
+        nbytes = _grown(self.nbytes, self.sampled, samples)
+        if sharding is not None:
+            nbytes = _grown(nbytes, sharding.values[self.values], 1.0 / sharding.degree)
+        moved = np.bincount(self.kernels, nbytes, minlength=flop.size)
         times_s = device.seconds(flop, moved)
         for dtype, of_type in self.products.items():
             flop, rates = of_type.rates(device, dtype, samples, sharding)
@@ -186,20 +187,13 @@ class _GraphKernels:
             core_flop = samples * core.flop
             if sharding is not None and sharding.instructions[core.members].any():
                 core_flop /= sharding.degree
-            times_s[core.members] = 0.0
-            moved_core, rate = float(_moved(core, samples, sharding).sum()), device.attention_rate(core.dtype)
-            times_s[core.members[0]] = float(device.seconds(core_flop, moved_core, rate))
+            first = core.members[0]
+            times_s[first] = float(device.seconds(core_flop, moved[first], device.attention_rate(core.dtype)))
         return times_s
 
 
 _CACHE: WeakKeyDictionary[InstructionGraph, _GraphKernels] = WeakKeyDictionary()
 """A graph never changes, and its kernels are the same on every device."""
-
-
-def _moved(kernels: _GraphKernels | _Core, samples: float, sharding: Sharing | None) -> FloatArray:
-    """[m] bytes of what is moved."""
-    nbytes = _grown(kernels.nbytes, kernels.sampled, samples)
-    return nbytes if sharding is None else _grown(nbytes, sharding.values[kernels.values], 1.0 / sharding.degree)
 
 
 def _grown(amounts: FloatArray, sampled: BoolArray, samples: float) -> FloatArray:
@@ -213,18 +207,22 @@ def _graph_kernels(graph: InstructionGraph) -> _GraphKernels:
     traffic = module_traffic(graph, traffic, _modules(graph, sampled), saved)
     product = np.array([opcode in MATRIX_OPCODES for opcode in graph.opcodes], dtype=bool)
     in_core = graph.in_core & ~np.isin(graph.phases, [Phase.UPDATE])
-    traffic = _without(traffic, _casts_of_parameters(graph))
-    of_core = in_core[traffic.kernels]
+    casts = _casts_of_parameters(graph)
+    cores, kernel = list(_cores(graph, in_core)), np.where(in_core, -1, np.arange(len(graph)))
+    for core in cores:
+        kernel[core.members] = core.members[0]
+    kernel[casts] = -1
+    moves = (kernel[traffic.kernels] >= 0) & (~in_core[traffic.kernels] | _outside(graph, in_core)[traffic.values])
     grows = np.logical_or.reduceat(sampled, graph.result_offsets[:-1]) if len(graph) else np.zeros(0, dtype=bool)
     return _GraphKernels(
-        flop=np.where(product | in_core | (traffic.moved == 0), 0.0, traffic.flop),
+        flop=np.where(product | in_core | casts | (traffic.moved == 0), 0.0, traffic.flop),
         flop_sampled=grows,
-        kernels=traffic.kernels[~of_core],
-        values=traffic.values[~of_core],
-        nbytes=traffic.nbytes[~of_core],
-        sampled=sampled[traffic.values[~of_core]],
+        kernels=kernel[traffic.kernels[moves]],
+        values=traffic.values[moves],
+        nbytes=traffic.nbytes[moves],
+        sampled=sampled[traffic.values[moves]],
         products=_products(graph, sampled, np.flatnonzero(product & ~in_core)),
-        cores=tuple(_cores(graph, sampled, traffic, in_core)),
+        cores=tuple(cores),
     )
 
 
@@ -237,13 +235,6 @@ def _casts_of_parameters(graph: InstructionGraph) -> BoolArray:
         if graph.opcodes[i] in MOVES | {PART_OPCODE} and shows_parameter[graph.operands[graph.operand_offsets[i]]]:
             shows_parameter[graph.result_offsets[i]] = casts[i] = True
     return casts
-
-
-def _without(traffic: Traffic, chosen: BoolArray) -> Traffic:
-    """The traffic of all kernels but the chosen ones."""
-    remaining = ~chosen[traffic.kernels]
-    flop = np.where(chosen, 0.0, traffic.flop)
-    return Traffic(flop, traffic.kernels[remaining], traffic.values[remaining], traffic.nbytes[remaining])
 
 
 def _modules(graph: InstructionGraph, sampled: BoolArray) -> IntArray:
@@ -280,29 +271,21 @@ def _of_type(graph: InstructionGraph, sampled: BoolArray, members: IntArray) -> 
     )
 
 
-def _cores(graph: InstructionGraph, sampled: BoolArray, traffic: Traffic, in_core: BoolArray) -> Iterator[_Core]:
+def _cores(graph: InstructionGraph, in_core: BoolArray) -> Iterator[_Core]:
     """Each pass of each attention core that has a product."""
-    outside = _outside(graph, in_core)
     of_core: dict[tuple[str, int], list[int]] = defaultdict(list)
     for i in np.flatnonzero(in_core).tolist():
         of_core[graph.layers[i], int(graph.phases[i])].append(i)
-    entries: dict[int, list[int]] = defaultdict(list)
-    for e in np.flatnonzero(in_core[traffic.kernels]).tolist():
-        entries[int(traffic.kernels[e])].append(e)
     forward_flop: dict[str, float] = {}
     for (layer, phase), members in sorted(of_core.items(), key=lambda core: core[0][1]):
         products = [i for i in members if graph.opcodes[i] in MATRIX_OPCODES]
         if phase == Phase.FORWARD:
             masked = _is_masked(graph, members, in_core)
             forward_flop[layer] = float(graph.flop[products].sum()) / (2 if masked else 1)
-        moved = [e for i in members for e in entries[i] if outside[traffic.values[e]]]
         if products:
             yield _Core(
                 np.array([products[0], *(i for i in members if i != products[0])]),
                 forward_flop.get(layer, 0.0) * (1.0 if phase == Phase.FORWARD else FLASH_BACKWARD),
-                traffic.values[moved],
-                traffic.nbytes[moved],
-                sampled[traffic.values[moved]],
                 product_type(graph, products[0]),
             )
 
@@ -318,16 +301,12 @@ def _outside(graph: InstructionGraph, in_core: BoolArray) -> BoolArray:
 
 def _is_masked(graph: InstructionGraph, core: list[int], in_core: BoolArray) -> bool:
     """Whether a core's scores are added to, or chosen by, what comparisons make of constants alone."""
-    pending = [int(v) for i in core for v in graph.operands[slice(*graph.operand_offsets[i : i + 2])]]
-    visited = set(pending)
-    while pending:
-        maker = int(graph.producers[pending.pop()])
-        if maker < 0 or graph.opcodes[maker] not in _BEHIND_MASKS | {"compare"}:
-            continue
-        read = graph.operands[slice(*graph.operand_offsets[maker : maker + 2])].tolist()
-        if graph.opcodes[maker] == "compare" and len(graph.shapes[graph.result_offsets[maker]]) > 1:
-            return True
-        new = [v for v in read if v not in visited and not (graph.producers[v] >= 0 and in_core[graph.producers[v]])]
-        visited.update(new)
-        pending += new
-    return False
+
+    def behind(i: int) -> list[int]:
+        makers = graph.producers[graph.operands[slice(*graph.operand_offsets[i : i + 2])]].tolist()
+        return [
+            maker for maker in makers if maker >= 0 and not in_core[maker] and graph.opcodes[maker] in _BEHIND_MASKS
+        ]
+
+    made_of = post_order(behind, core)
+    return any(graph.opcodes[i] == "compare" and len(graph.shapes[graph.result_offsets[i]]) > 1 for i in made_of)

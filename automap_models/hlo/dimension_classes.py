@@ -69,7 +69,8 @@ def sharding_classes(module: Module, rules: ShardingRules, rule_set: RuleSet) ->
     is_whole[n_dims:] = (rules.factor_roles & Role.FIXED > 0) | forbidden_factors
     sizes = np.where(is_whole, 1, np.concatenate([rules.dim_sizes, rules.factor_sizes]))
     together = _together(rules, of_node)
-    divisors = _divisors(of_node, sizes)
+    divisors = np.zeros(together.shape[1], dtype=np.int64)  # the greatest common divisor of the sizes in each class
+    np.gcd.at(divisors, of_node[of_node != NO_CLASS], sizes[of_node != NO_CLASS])
     meets_itself = together.max(axis=0).toarray().ravel() > 1
     divisors[meets_itself] = 1
     classes = ShardingClasses(variables, number[of_variables], divisors, _conflicts(together, divisors))
@@ -97,15 +98,6 @@ def _numbered(classes: IntArray, components: int) -> IntArray:
     number = np.full(components, NO_CLASS)
     number[distinct[np.argsort(first)]] = np.arange(distinct.size)
     return number
-
-
-def _divisors(of_node: IntArray, sizes: IntArray) -> IntArray:
-    """[k] greatest common divisor of the sizes in each class."""
-    order = np.argsort(of_node, kind="stable")
-    order = order[np.searchsorted(of_node[order], 0) :]
-    starts = np.flatnonzero(np.diff(of_node[order], prepend=NO_CLASS))
-    divisors: IntArray = np.gcd.reduceat(sizes[order], starts) if order.size else np.empty(0, dtype=np.int64)
-    return divisors
 
 
 def _together(rules: ShardingRules, of_node: IntArray) -> csr_array:

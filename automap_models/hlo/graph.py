@@ -5,6 +5,7 @@ Of a module of StableHLO, XLA's own cost analysis and Shardy say these; one of A
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ import numpy as np
 from automap_models.collection import uncollected
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph
 from automap_models.cost.kernel_traffic import PART_OPCODE, VIEW_OPCODES
-from automap_models.hlo.locations import has_backward_pass, in_attention_core, is_backward, layers
+from automap_models.hlo.locations import ATTENTION_CORE, is_backward, layers
 from automap_models.hlo.module import UNKNOWN, MlirModule, Module, Operation, producing_operations
 from automap_models.hlo.order import phases
 from automap_models.hlo.sharding_rules import RuledModule, ShardingRules, offsets
@@ -55,7 +56,7 @@ def instruction_graph(module: Module) -> InstructionGraph:
         flop=flop,
         bytes_accessed=bytes_accessed,
         meta=dict(module.meta) | _reported(module),
-        in_core=np.array([in_attention_core(op.path) for op in operations], dtype=bool),
+        in_core=np.array([ATTENTION_CORE in op.path for op in operations], dtype=bool),
     )
 
 
@@ -112,14 +113,12 @@ def _of_mlir(module: Module) -> MlirModule:
 def _reported(module: Module) -> dict[str, object]:
     targets = Counter(op.target for op in module.operations if op.target and op.target not in KNOWN_CUSTOM_CALLS)
     endless = [op.name for op in module.operations if op.rounds == UNKNOWN]
-    reported: dict[str, object] = {}
-    if targets:
-        reported["unknown_custom_calls"] = dict(sorted(targets.items()))
-    if endless:
-        reported["loops_of_unknown_length"] = endless
-    if loops := _loops_with_both_passes(module):
-        reported["loops_with_both_passes"] = loops
-    return reported
+    reported = {
+        "unknown_custom_calls": dict(sorted(targets.items())),
+        "loops_of_unknown_length": endless,
+        "loops_with_both_passes": _loops_with_both_passes(module),
+    }
+    return {key: what for key, what in reported.items() if what}
 
 
 def _loops_with_both_passes(module: Module) -> list[str]:
@@ -129,7 +128,8 @@ def _loops_with_both_passes(module: Module) -> list[str]:
         return []
     with module.mlir.context:
         texts = [module.handles[i].get_asm(enable_debug_info=True, use_local_scope=True) for i in loops]
-    return [module.operations[i].name for i, text in zip(loops, texts, strict=True) if has_backward_pass(text)]
+    located = [re.findall(r'loc\("([^"]*)"', text) for text in texts]
+    return [module.operations[i].name for i, paths in zip(loops, located, strict=True) if any(map(is_backward, paths))]
 
 
 def _filled(layer: Sequence[str], operations: Sequence[Operation], n_arguments: int) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ Numpy only, on any InstructionGraph. What counts as an activation:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -69,17 +68,13 @@ class Liveness:
     @cached_property
     def is_activation(self) -> NDArray[np.bool_]:
         """[v] whether a value is made of any argument and is none itself; a view or a part of one is never one."""
-        depends = self.made_of([True] * len(self.graph.arguments))
+        made_of = [True] * len(self.graph.arguments)
+        for read, results in zip(self.reads, self.results, strict=True):
+            made_of += [any(made_of[v] for v in read)] * len(results)
+        depends = np.array(made_of, dtype=bool)
         depends[: len(self.graph.arguments)] = False
         depends &= (self.storage == np.arange(depends.size)) & (self.argument == NEVER)
         return depends
-
-    def made_of(self, arguments: Sequence[bool]) -> NDArray[np.bool_]:
-        """[v] whether a value is one of the chosen arguments or made of any of them."""
-        made_of = list(arguments)
-        for read, results in zip(self.reads, self.results, strict=True):
-            made_of += [any(made_of[v] for v in read)] * len(results)
-        return np.array(made_of, dtype=bool)
 
     @cached_property
     def born(self) -> IntArray:
@@ -94,18 +89,14 @@ class Liveness:
         np.maximum.at(last, self.storage[self.graph.operands], self.position[self.graph.consumers])
         return last
 
-    def crossing(self, sizes: FloatArray) -> FloatArray:
-        """[m] total of the sizes, [v], of the activations made up to each forward instruction and read by a later."""
+    def crossing(self, sizes: FloatArray | None = None) -> FloatArray:
+        """[m] bytes of the activations made up to each forward instruction and read by a later; sizes may be others."""
+        sizes = self.graph.value_bytes if sizes is None else sizes
         crosses = self.is_activation & (self.born != NEVER) & (self.last_read > self.born)
         change = np.zeros(self.forward.size + 1)
         np.add.at(change, self.born[crosses], sizes[crosses])
         np.subtract.at(change, self.last_read[crosses], sizes[crosses])
         return np.cumsum(change)[:-1]
-
-    @cached_property
-    def crossing_bytes(self) -> FloatArray:
-        """[m] bytes of the activations made up to each forward instruction and read by a later one."""
-        return self.crossing(self.graph.value_bytes)
 
     @cached_property
     def saved(self) -> NDArray[np.bool_]:
@@ -116,14 +107,10 @@ class Liveness:
         is_saved: NDArray[np.bool_] = read & self.is_activation & (self.born != NEVER)
         return is_saved
 
-    def keeping(self, sizes: FloatArray) -> FloatArray:
-        """[m] total of the sizes, [v], of the activations that a forward instruction makes and a backward one reads."""
+    def keeping(self, sizes: FloatArray | None = None) -> FloatArray:
+        """[m] bytes of the activations that a forward instruction makes and a backward one reads; of other sizes."""
+        sizes = self.graph.value_bytes if sizes is None else sizes
         return np.bincount(self.born[self.saved], sizes[self.saved], minlength=self.forward.size).astype(np.float64)
-
-    @cached_property
-    def saved_bytes(self) -> FloatArray:
-        """[m] bytes of the activations that each forward instruction makes and a backward instruction reads."""
-        return self.keeping(self.graph.value_bytes)
 
     @cached_property
     def parameters(self) -> IntArray:
@@ -168,15 +155,11 @@ class Liveness:
         written = (results[0] for opcode, results in of_opcodes if opcode == "constant")
         return np.array([v for v in written if self.graph.shapes[v]], dtype=np.int64)
 
-    @cached_property
-    def users(self) -> dict[int, tuple[int, ...]]:
-        """Positions of the forward instructions that use a parameter or a part of one, ascending; not views and parts.
+    def users_of(self, values: IntArray) -> dict[int, tuple[int, ...]]:
+        """Positions of the forward instructions that use one of these or a part of one, ascending; not views and parts.
 
         Only those of which there are any; the keys are value ids, ascending.
         """
-        return self._users_of(self.parameters)
-
-    def _users_of(self, values: IntArray) -> dict[int, tuple[int, ...]]:
         graph = self.graph
         only_show = np.array([opcode in VIEWS or opcode == PART_OPCODE for opcode in graph.opcodes])
         storage, users = self.storage[graph.operands], self.position[graph.consumers]
@@ -198,7 +181,7 @@ class Liveness:
         return self._memory_of(self.untrained)
 
     def _memory_of(self, values: IntArray) -> ParameterMemory:
-        sizes, positions, using = self.graph.value_bytes, dict[int, tuple[int, ...]](), self._users_of(values)
+        sizes, positions, using = self.graph.value_bytes, dict[int, tuple[int, ...]](), self.users_of(values)
         parts: dict[int, list[int]] = {int(v): [] for v in values}
         for v in using:
             if v not in parts and self.born[v] != NEVER:

@@ -32,19 +32,9 @@ def is_backward(path: str) -> bool:
     return _BACKWARD.search(path) is not None
 
 
-def has_backward_pass(text: str) -> bool:
-    """Whether a text of MLIR with locations in quotation marks has an operation of the backward pass."""
-    return any(is_backward(path) for path in re.findall(r'loc\("([^"]*)"', text))
-
-
 def is_differentiated(path: str) -> bool:
     """Whether an operation belongs to a function that is being differentiated, in either direction."""
     return _DIFFERENTIATED.search(path) is not None
-
-
-def in_attention_core(path: str) -> bool:
-    """Whether an operation is part of what a flash kernel computes."""
-    return ATTENTION_CORE in path
 
 
 @lru_cache(maxsize=1 << 16)

@@ -13,7 +13,6 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.dag import post_order
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.profile import FloatArray
 from automap_models.core.repeats import repeated
@@ -125,50 +125,6 @@ _UP_TO = {Phase.FORWARD: "forward_s", Phase.BACKWARD: "gradients_s", Phase.UPDAT
 """What running a step up to and with a phase is called."""
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """What the clock said.
-
-    Attributes:
-        times_s: float64 [n] of each instruction, scaled phase by phase to what could be run as a whole.
-        up_to_s: phase → time of the step up to and with it, seconds; without those that do not fit or cannot run here,
-            or did not take longer than the phase before.
-        alone_up_to_s: phase → the same as a sum of the times of single operations.
-        call_s: what calling a compiled operation costs; taken off each of them.
-        not_measured: opcode → number of instructions whose operation does not fit or cannot run here; their time is
-            the data sheet's of a CPU, scaled to the measured ones.
-        repeats, warmup: how often each was run at least.
-        unsteady: share of what was run whose times did not agree.
-    """
-
-    times_s: FloatArray
-    up_to_s: Mapping[Phase, float]
-    alone_up_to_s: Mapping[Phase, float]
-    call_s: float
-    not_measured: Mapping[str, int]
-    repeats: int
-    warmup: int
-    unsteady: float
-
-    @property
-    def meta(self) -> dict[str, object]:
-        """All that as a profile's meta tells it."""
-        device = jax.local_devices()[0]
-        return {
-            "times": "measured per instruction",
-            "device": f"{device.device_kind} ({platform.machine()})",
-            "unsteady": self.unsteady,
-            "repeats": self.repeats,
-            "warmup": self.warmup,
-            "scaled_to_step": Phase.UPDATE in self.up_to_s,
-            "measured": {_UP_TO[phase]: time_s for phase, time_s in self.up_to_s.items()},
-            "alone_over_measured": {
-                _UP_TO[phase]: self.alone_up_to_s[phase] / time_s for phase, time_s in self.up_to_s.items()
-            },
-            "not_measured": dict(self.not_measured),
-        }
-
-
 def measure_times(
     module: MlirModule,
     *,
@@ -177,8 +133,13 @@ def measure_times(
     warmup: int = 2,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Measured:
+) -> tuple[FloatArray, dict[str, object]]:
     """Run a module's operations, its phases and all of it on jax's default device.
+
+    A phase whose step up to it does not fit, cannot run here or did not take longer than the phase before is not in
+    meta. `alone_over_measured` holds the sums of the times of single operations to those of the runs; `not_measured`,
+    by opcode, the instructions whose operation does not fit or cannot run here: their time is the data sheet's of a
+    CPU, scaled to the measured ones. `unsteady` is the share of what was run whose times did not agree.
 
     Args:
         module: what to run.
@@ -187,6 +148,9 @@ def measure_times(
         warmup: runs before them.
         seed: of the random operands.
         progress: called before each run.
+
+    Returns:
+        [n] seconds of each instruction, scaled phase by phase to what could be run as a whole; a profile's meta.
 
     Raises:
         BadInput: a count that makes no sense.
@@ -211,16 +175,21 @@ def measure_times(
     for one, time_s in zip(single, alone_times_s, strict=True):
         if time_s is None:
             missing[one.opcode] += one.instructions.size
-    return Measured(
-        times_s=_scaled(alone_s, graph.phases, believed),
-        up_to_s=believed,
-        alone_up_to_s={phase: float(alone_s[graph.phases <= phase].sum()) for phase in Phase},
-        call_s=call_s,
-        not_measured=missing,
-        repeats=repeats,
-        warmup=warmup,
-        unsteady=1.0 - sum(clock.steady) / max(1, len(clock.steady)),
-    )
+    device = jax.local_devices()[0]
+    meta = {
+        "times": "measured per instruction",
+        "device": f"{device.device_kind} ({platform.machine()})",
+        "unsteady": 1.0 - sum(clock.steady) / max(1, len(clock.steady)),
+        "repeats": repeats,
+        "warmup": warmup,
+        "scaled_to_step": Phase.UPDATE in believed,
+        "measured": {_UP_TO[phase]: time_s for phase, time_s in believed.items()},
+        "alone_over_measured": {
+            _UP_TO[phase]: float(alone_s[graph.phases <= phase].sum()) / time_s for phase, time_s in believed.items()
+        },
+        "not_measured": dict(missing),
+    }
+    return _scaled(alone_s, graph.phases, believed), meta
 
 
 def _results_up_to(graph: InstructionGraph, phase: Phase) -> list[int]:
@@ -237,12 +206,7 @@ def part(module: MlirModule, outputs: Sequence[int]) -> OneOp:
     """A module that returns these values only, by their ids, without the arguments and operations that need not be."""
     n_arguments = len(module.arguments)
     producers = producing_operations(module.operations, n_arguments)
-    needed, pending = set[int](), list(outputs)
-    while pending:
-        v = pending.pop()
-        if v not in needed:
-            needed.add(v)
-            pending += module.operations[producers[v]].operands if v >= n_arguments else ()
+    needed = post_order(lambda v: module.operations[producers[v]].operands if v >= n_arguments else (), outputs)
     inputs = sorted(v for v in needed if v < n_arguments)
     operations = sorted({producers[v] for v in needed if v >= n_arguments})
     return OneOp(

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.dag import post_order
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.cost.kernel_traffic import FUSIBLE_OPCODES, MATRIX_OPCODES, REDUCTION_OPCODES, Traffic
 
@@ -97,15 +98,8 @@ class _Modules:
 
     def _sources(self, v: int) -> Iterable[int]:
         """The values in memory that a value is made of: itself, if it is there."""
-        pending, visited = [v], {v}
-        while pending:
-            u = pending.pop()
-            if self._is_written(u):
-                yield u
-                continue
-            further = [w for w in self.reads[self.producers[u]] if w not in visited]
-            visited.update(further)
-            pending += further
+        made_of = post_order(lambda u: () if self._is_written(u) else [*self.reads[self.producers[u]]], [v])
+        return filter(self._is_written, made_of)
 
     def _ends_product(self, i: int) -> bool:
         """Whether a kernel only adds parameters to the result of a product of its module, which nothing else reads."""

@@ -12,7 +12,6 @@ what only dataflow can tell, the operations after the gradients that no gradient
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from automap_models.core.dag import post_order, topological_order
 from automap_models.core.instruction_graph import Argument, Phase
 from automap_models.hlo.locations import is_backward, is_differentiated
 from automap_models.hlo.module import Operation, producing_operations
+from automap_models.hlo.sharding_rules import offsets
 
 _Key = tuple[int, ...]
 _FORWARD, _BACKWARD, _UPDATE = (int(phase) for phase in Phase)  # numbers: members of an enumeration are slow to look up
@@ -46,29 +46,23 @@ def phases(operations: Sequence[Operation], arguments: Sequence[Argument]) -> ND
         arguments: of the module.
     """
     facts = _facts(operations, arguments)
-    if not any(fact.depends & _GRADIENT for fact in facts):
+    if not any(depends & _GRADIENT for _, depends in facts):
         return np.full(len(operations), _FORWARD, dtype=np.int8)
     first_readers = [_NEVER] * (len(operations) + 1)  # the last one is of the arguments
     result = [0] * len(operations)
     producers = producing_operations(operations, len(arguments))
     for i in range(len(operations) - 1, -1, -1):
-        result[i] = phase = _phase(facts[i], first_readers[i])
+        result[i] = phase = _phase(*facts[i], first_readers[i])
         for value in operations[i].operands:
             maker = producers[value]
             first_readers[maker] = min(first_readers[maker], phase)
     return np.array(result, dtype=np.int8)
 
 
-class _Facts(NamedTuple):
-    """What an operation's location and operands tell."""
-
-    marked: int | None
-    depends: int
-
-
-def _facts(operations: Sequence[Operation], arguments: Sequence[Argument]) -> list[_Facts]:
+def _facts(operations: Sequence[Operation], arguments: Sequence[Argument]) -> list[tuple[int | None, int]]:
+    """Of each operation the phase that its location tells, and what its operands depend on."""
     depends = [_OF_KIND[argument.kind] for argument in arguments]
-    facts: list[_Facts] = []
+    facts: list[tuple[int | None, int]] = []
     marks: dict[str, int | None] = {}
     for op in operations:
         bits = 0
@@ -81,14 +75,13 @@ def _facts(operations: Sequence[Operation], arguments: Sequence[Argument]) -> li
             marked = _BACKWARD
         if marked == _BACKWARD:
             bits |= _GRADIENT
-        facts.append(_Facts(marked, bits))
+        facts.append((marked, bits))
         depends += [bits] * len(op.results)
     return facts
 
 
-def _phase(facts: _Facts, first_reader: int) -> int:
-    """The phase of an operation, given the first phase that reads its results."""
-    marked, depends = facts
+def _phase(marked: int | None, depends: int, first_reader: int) -> int:
+    """The phase of an operation, given what `_facts` says and the first phase that reads its results."""
     if depends & _GRADIENT:
         return _BACKWARD if _BACKWARD in (marked, first_reader) else _UPDATE
     if marked is not None:
@@ -112,28 +105,21 @@ def execution_order(
     """
     producers = producing_operations(operations, len(arguments))
     both = _PARAMETER | _INPUT
-    mixed = [fact.depends & both == both for fact in _facts(operations, arguments)]
+    mixed = [depends & both == both for _, depends in _facts(operations, arguments)]
     if any(op.trace_order for op in operations):
         order_keys = [op.trace_order if fixed else () for op, fixed in zip(operations, mixed, strict=True)]
     else:
         order_keys = _untraced(operations, arguments, outputs, producers, mixed)
-    return _by_key(operations, producers, _before_readers(operations, producers, order_keys))
+    return _by_key(operations, producers, before_readers(operations, producers, order_keys))
 
 
 def renumbered(
     operations: Sequence[Operation], outputs: Sequence[int], order: Sequence[int], n_arguments: int
 ) -> tuple[list[Operation], list[int]]:
     """Operations and outputs with value ids that follow the order."""
-    first, count = [], n_arguments
-    for op in operations:
-        first.append(count)
-        count += len(op.results)
-    new_id = list(range(count))
-    free = n_arguments
-    for i in order:
-        for k in range(len(operations[i].results)):
-            new_id[first[i] + k] = free
-            free += 1
+    first = (n_arguments + offsets([len(op.results) for op in operations])).tolist()
+    values = [*range(n_arguments), *(v for i in order for v in range(first[i], first[i + 1]))]
+    new_id = {v: number for number, v in enumerate(values)}
     moved = [operations[i]._replace(operands=tuple(new_id[v] for v in operations[i].operands)) for i in order]
     return moved, [new_id[v] for v in outputs]
 
@@ -170,7 +156,9 @@ def _untraced(
     return keys
 
 
-def _before_readers(operations: Sequence[Operation], producers: Sequence[int], own_keys: Sequence[_Key]) -> list[_Key]:
+def before_readers(
+    operations: Sequence[Operation], producers: Sequence[int], own_keys: Sequence[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
     """When each operation would like to run: as its own key says, or, without one, just before its first reader."""
     last = (len(operations),)
     keys: list[_Key] = [last] * len(operations)

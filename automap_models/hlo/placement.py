@@ -50,34 +50,16 @@ class Reads:
         return cls(values[counts], graph.producers[values[counts]], graph.consumers[counts])
 
 
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """[n] the group of each instruction and its part of it; parts are numbered in topological order."""
-
-    groups: IntArray
-    parts: IntArray
-
-
-def parts_of(liveness: Liveness, reads: Reads, home: IntArray, times_s: FloatArray, groups: int) -> Parts:
-    """The instructions in at most that many groups.
+def _forward_groups(liveness: Liveness, home: IntArray, times_s: FloatArray, groups: int) -> IntArray:
+    """[m] group of each forward instruction, of that many groups; of fewer where single ones take longer than a group.
 
     Args:
-        liveness: of n instructions, some of them forward.
-        reads: of the same.
-        home: [n] the forward instruction, by position, that each belongs to.
+        home: [n] the forward instruction, by position, that each one belongs to.
         times_s: [n] seconds of each.
-        groups: how many to make; fewer come out where single instructions take longer than a group.
     """
-    phases = liveness.graph.phases.astype(np.int64)
-    grouped = _lowered(phases, reads, _forward_groups(liveness, home, times_s, groups)[home])
-    return _numbered(phases, grouped, _levels(phases, reads, grouped))
-
-
-def _forward_groups(liveness: Liveness, home: IntArray, times_s: FloatArray, groups: int) -> IntArray:
-    """[m] group of each forward instruction."""
     done = np.cumsum(np.bincount(home, times_s, liveness.forward.size))
     share = done / done[-1] if done[-1] > 0 else np.arange(1, done.size + 1) / done.size
-    crossing = liveness.crossing_bytes
+    crossing = liveness.crossing()
     cuts = set()
     for k in range(1, groups):
         first, end = np.searchsorted(share, [(k - 0.5) / groups, (k + 0.5) / groups])
@@ -110,12 +92,15 @@ def _levels(phases: IntArray, reads: Reads, groups: IntArray) -> IntArray:
     return np.array(levels)
 
 
-def _numbered(phases: IntArray, groups: IntArray, levels: IntArray) -> Parts:
-    """The forward parts by group, then level by level the others, from the last group to the first."""
+def _numbered(phases: IntArray, groups: IntArray, levels: IntArray) -> tuple[IntArray, IntArray]:
+    """[n] the group of each instruction and its part of it; both are numbered without gaps, parts topologically.
+
+    The forward parts come by group, then level by level the others, from the last group to the first.
+    """
     groups = np.unique(groups, return_inverse=True)[1]
     total = int(groups.max()) + 1
     key = np.where(phases == Phase.FORWARD, groups, total * (levels + 2) - 1 - groups)
-    return Parts(groups, np.unique(key, return_inverse=True)[1])
+    return groups, np.unique(key, return_inverse=True)[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,10 +148,10 @@ def placement_from_graph(
         meta: what else is known of the graph.
 
     Raises:
-        BadInput: fewer than two nodes, a bandwidth that is none, or times that do not fit the graph.
+        BadInput: fewer than two nodes, a bandwidth that is none, or a graph without a forward instruction.
     """
     accelerator_s, cpu_s = (np.asarray(times, dtype=np.float64) for times in (accelerator_times_s, cpu_times_s))
-    _require(graph, accelerator_s, cpu_s, nodes, link_bytes_per_s)
+    _require(graph, nodes, link_bytes_per_s)
     liveness = Liveness(graph)
     reads = Reads.from_liveness(liveness)
     layout = _layout(liveness, reads, accelerator_s, nodes)
@@ -195,12 +180,7 @@ def placement_from_graph(
     )
 
 
-def _require(graph: InstructionGraph, accelerator_s: FloatArray, cpu_s: FloatArray, nodes: int, link: float) -> None:
-    for times in (accelerator_s, cpu_s):
-        if times.shape != (len(graph),):
-            raise BadInput(
-                f"{times.shape} times for {len(graph)} instructions", where=graph.model, do="give one for each"
-            )
+def _require(graph: InstructionGraph, nodes: int, link: float) -> None:
     if nodes < 2:
         raise BadInput(f"{nodes} node(s)", where="`nodes`", do="give at least 2")
     if not 0 < link < np.inf:
@@ -212,12 +192,14 @@ def _require(graph: InstructionGraph, accelerator_s: FloatArray, cpu_s: FloatArr
 def _layout(liveness: Liveness, reads: Reads, times_s: FloatArray, most: int) -> _Layout:
     """As many groups as that many nodes allow, by bisection; one group always fits."""
     home = _users(liveness)[np.maximum(homes(liveness), 0)]  # what belongs nowhere goes with the first
+    phases = liveness.graph.phases.astype(np.int64)
 
     def layout(groups: int) -> _Layout:
-        parts = parts_of(liveness, reads, home, times_s, groups)
-        return _with_senders(parts, reads, len(liveness.graph.shapes))
+        grouped = _lowered(phases, reads, _forward_groups(liveness, home, times_s, groups)[home])
+        groups_and_parts = _numbered(phases, grouped, _levels(phases, reads, grouped))
+        return _with_senders(*groups_and_parts, reads, len(liveness.graph.shapes))
 
-    training = bool((liveness.graph.phases != Phase.FORWARD).any())
+    training = bool((phases != Phase.FORWARD).any())
     fits, too_many = 1, (most // 2 if training else most) + 1
     best = layout(fits)
     while fits + 1 < too_many:
@@ -237,22 +219,23 @@ def _users(liveness: Liveness) -> IntArray:
     together.
     """
     graph, users = liveness.graph, np.arange(liveness.forward.size)
+    of_parameters = liveness.users_of(liveness.parameters)
     storage = liveness.storage[graph.result_offsets[liveness.forward]]
     for position, value in enumerate(storage.tolist()):
-        first, *_ = liveness.users.get(value, (position,))
+        first, *_ = of_parameters.get(value, (position,))
         users[position] = max(position, first)
     return users
 
 
-def _with_senders(parts: Parts, reads: Reads, values: int) -> _Layout:
+def _with_senders(groups: IntArray, parts: IntArray, reads: Reads, values: int) -> _Layout:
     """Parts as nodes, each followed by the nodes through which its values leave it if these are more than one set."""
     bundles: dict[int, dict[tuple[int, ...], list[int]]] = {}
-    for value, (part, groups) in _readers_elsewhere(parts, reads).items():
-        bundles.setdefault(part, {}).setdefault(groups, []).append(value)
+    for value, (part, elsewhere) in _readers_elsewhere(groups, parts, reads).items():
+        bundles.setdefault(part, {}).setdefault(elsewhere, []).append(value)
     sender = np.full(values, NEVER)
     maker: list[int] = []
     node_of_part = []
-    for part in range(int(parts.parts.max()) + 1):
+    for part in range(int(parts.max()) + 1):
         node = len(maker)
         node_of_part.append(node)
         sets = list(bundles.get(part, {}).values())
@@ -260,19 +243,19 @@ def _with_senders(parts: Parts, reads: Reads, values: int) -> _Layout:
         maker += [node] * (1 + apart * len(sets))
         for number, sent in enumerate(sets, start=1):
             sender[sent] = node + number * apart
-    return _Layout(np.array(node_of_part)[parts.parts], parts.groups, sender, np.array(maker))
+    return _Layout(np.array(node_of_part)[parts], groups, sender, np.array(maker))
 
 
-def _readers_elsewhere(parts: Parts, reads: Reads) -> dict[int, tuple[int, tuple[int, ...]]]:
+def _readers_elsewhere(groups: IntArray, parts: IntArray, reads: Reads) -> dict[int, tuple[int, tuple[int, ...]]]:
     """Value → the part that makes it and the other groups that read it, for values that other groups read."""
-    leaves = parts.groups[reads.producers] != parts.groups[reads.readers]
+    leaves = groups[reads.producers] != groups[reads.readers]
     values, producers = reads.values[leaves], reads.producers[leaves]
-    elsewhere = parts.groups[reads.readers[leaves]]
-    part = dict(zip(values.tolist(), parts.parts[producers].tolist(), strict=True))
+    elsewhere = groups[reads.readers[leaves]]
+    part = dict(zip(values.tolist(), parts[producers].tolist(), strict=True))
     readers: dict[int, list[int]] = {}
     for value, group in np.unique(np.stack([values, elsewhere], axis=1), axis=0).tolist():
         readers.setdefault(value, []).append(group)
-    return {value: (part[value], tuple(groups)) for value, groups in readers.items()}
+    return {value: (part[value], tuple(members)) for value, members in readers.items()}
 
 
 def _edges(reads: Reads, layout: _Layout) -> IntArray:
@@ -291,7 +274,7 @@ def _memory_bytes(liveness: Liveness, layout: _Layout) -> FloatArray:
     arguments, first_reader = np.unique(graph.operands[given], return_index=True)  # the first reader of each
     readers = graph.consumers[given][first_reader]
     sizes = graph.value_bytes[arguments]
-    memory = _sums(layout.nodes[liveness.forward], liveness.saved_bytes, layout.total)
+    memory = _sums(layout.nodes[liveness.forward], liveness.keeping(), layout.total)
     memory += _sums(layout.nodes[readers], sizes, layout.total)
     later = np.flatnonzero(graph.phases != Phase.FORWARD)[::-1]
     backward_of_group = np.full(int(layout.groups.max()) + 1, NEVER)

@@ -19,41 +19,31 @@ from automap_models.hlo.attribution import homes
 from automap_models.hlo.clock import clock_seconds, clock_times
 from automap_models.hlo.liveness import NEVER, Liveness
 
-CLOCK = "clock, not measured"
-"""Where the times of a profile come from that no clock was read for."""
-
 
 def clock_profile(graph: InstructionGraph, device: Device) -> Profile:
     """The profile of a training step by the clock of a device; see `profile_from_graph`.
 
     Its meta says how long other kinds of devices take for a micro-batch, `roofline_s` (files keep the key from before
-    the clock): that tells how fast the devices of a cluster are.
+    the clock): that tells how fast the devices of a cluster are. Where the graph says how many samples its micro-batch
+    has, meta also says what micro-batches of other sizes take (core.microbatch).
 
     Raises:
         BadInput: the graph has no backward pass or no parameters, or the device no rate for one of its types.
     """
-    times_s = clock_times(graph, device)
-    seconds = clock_seconds(graph, [*map(read_device, known_devices()), device])
-    meta = {"times": CLOCK, "device": device.name, "constants": device.origin, "roofline_s": seconds}
-    return profile_from_graph(graph, times_s, meta | clock_by_samples(graph, device))
-
-
-def clock_by_samples(graph: InstructionGraph, device: Device) -> dict[str, object]:
-    """What meta says of micro-batches of other sizes; nothing where the graph does not say its own.
-
-    Raises:
-        BadInput: the device has no rate for one of its types.
-    """
-    samples = graph.meta.get("microbatch_size")
-    if not isinstance(samples, int) or samples < 1:
-        return {}
 
     def passes_s(factor: float) -> tuple[float, float]:
         times_s = clock_times(graph, device, factor)
         forward, backward = (float(times_s[graph.phases == phase].sum()) for phase in (Phase.FORWARD, Phase.BACKWARD))
         return forward, backward
 
-    return {CLOCK_S: clock_table(samples, passes_s)}
+    times_s = clock_times(graph, device)
+    seconds = clock_seconds(graph, [*map(read_device, known_devices()), device])
+    meta: dict[str, object] = {"times": "clock, not measured", "device": device.name, "constants": device.origin}
+    meta["roofline_s"] = seconds
+    samples = graph.meta.get("microbatch_size")
+    if isinstance(samples, int) and samples > 0:
+        meta[CLOCK_S] = clock_table(samples, passes_s)
+    return profile_from_graph(graph, times_s, meta)
 
 
 @uncollected()
@@ -81,7 +71,7 @@ def profile_from_graph(
         meta: what else is known of the step, such as the device.
 
     Raises:
-        BadInput: the graph has no backward pass, no parameters, or the times do not fit it.
+        BadInput: the graph has no backward pass or no parameters, or all times are zero.
     """
     times = np.asarray(times_s, dtype=np.float64)
     _require(graph, times)
@@ -96,10 +86,10 @@ def profile_from_graph(
     reported |= {"unattributed_s": unattributed_s, "unattributed_share": unattributed_s / float(microbatch_s.sum())}
     return Profile.create(
         C=C,
-        A=liveness.crossing_bytes,
+        A=liveness.crossing(),
         W=liveness.trained.first_using(graph.value_bytes),
         C_fwd=forward_s,
-        stash=liveness.saved_bytes,
+        stash=liveness.keeping(),
         names=[graph.names[i] for i in liveness.forward],
         layers=[graph.layers[i] for i in liveness.forward],
         meta={"model": graph.model} | dict(graph.meta) | dict(meta or {}) | reported | _reported(liveness),
@@ -122,8 +112,6 @@ def _shared(liveness: Liveness, several: Iterable[tuple[int, tuple[int, ...]]]) 
 
 
 def _require(graph: InstructionGraph, times: FloatArray) -> None:
-    if times.shape != (len(graph),):
-        raise BadInput(f"{times.shape} times for {len(graph)} instructions", where=graph.model, do="give one for each")
     loops = graph.meta.get("loops_with_both_passes")
     if isinstance(loops, list) and loops:
         raise BadInput(

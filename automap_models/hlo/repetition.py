@@ -33,6 +33,7 @@ from automap_models.hlo.block_labels import (
 )
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import MlirModule, Operation, Tensor
+from automap_models.hlo.order import before_readers
 from automap_models.hlo.sharding_rules import RuledModule, ShardingRules, Use, flat_rules
 
 _ALIKE = (1, 2)
@@ -343,14 +344,7 @@ def _update_last(operations: Sequence[Operation], graph: InstructionGraph, label
     The updates of parameters are independent of each other; those of one instance come in the order of their trace.
     """
     update = (graph.phases == Phase.UPDATE).tolist()
-    last = (len(operations),)
-    keys = [op.trace_order for op in operations]
-    of_readers: dict[int, tuple[int, ...]] = {}
-    producers = graph.producers.tolist()
-    for i in range(len(operations) - 1, -1, -1):
-        keys[i] = keys[i] or of_readers.get(i, last)
-        for v in operations[i].operands:
-            of_readers[producers[v]] = min(keys[i], of_readers.get(producers[v], last))
+    keys = before_readers(operations, graph.producers.tolist(), [op.trace_order for op in operations])
     in_order = range(len(operations))
     return sorted(in_order, key=lambda i: (True, labels[i], keys[i], i) if update[i] else (False, i))
 

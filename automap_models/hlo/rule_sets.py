@@ -52,15 +52,6 @@ class Restriction(Document):
     factor: Literal["reduction", "any"] = "reduction"
     excepted: list[str] = msgspec.field(name="except", default_factory=list)
 
-    def covers(self, opcode: str, path: str, phase: Phase) -> bool:
-        """Whether it speaks of an operation."""
-        return (
-            fnmatchcase(opcode, self.opcode)
-            and self.phase in ("any", phase.name.lower())
-            and _stands_in(path, self.scope)
-            and not any(_stands_in(path, pattern) for pattern in self.excepted)
-        )
-
 
 class RuleSetDocument(Document):
     """A rules file."""
@@ -106,7 +97,8 @@ def undivided(module: Module, rules: ShardingRules, rule_set: RuleSet) -> tuple[
     for use in rules.unruled:
         if not any(_covers(restriction, module, use, of_phase) for restriction in everything):
             raise _no_rule(module, use)
-    return np.concatenate([np.empty(0, dtype=np.int64), *map(rules.dims_of, rules.unruled)]), factors
+    first, values = rules.dim_offsets, [v for use in rules.unruled for v in use.values]
+    return np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(first[v], first[v + 1]) for v in values)]), factors
 
 
 def _no_rule(module: Module, use: Use) -> BadInput:
@@ -120,7 +112,14 @@ def _no_rule(module: Module, use: Use) -> BadInput:
 
 
 def _covers(restriction: Restriction, module: Module, use: Use, of_phase: NDArray[np.int8]) -> bool:
-    return restriction.covers(use.opcode, module.operations[use.operation].path, Phase(of_phase[use.operation]))
+    """Whether a restriction speaks of an operation."""
+    path, phase = module.operations[use.operation].path, Phase(of_phase[use.operation])
+    return (
+        fnmatchcase(use.opcode, restriction.opcode)
+        and restriction.phase in ("any", phase.name.lower())
+        and _stands_in(path, restriction.scope)
+        and not any(_stands_in(path, pattern) for pattern in restriction.excepted)
+    )
 
 
 @lru_cache(maxsize=1 << 16)

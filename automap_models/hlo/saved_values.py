@@ -117,9 +117,13 @@ class _Saving:
     def is_free(self) -> BoolArray:
         """[v] whether a group need not be saved: it holds an argument or a constant, or is saved in any case."""
         members = np.flatnonzero(self.storage == np.arange(self.storage.size))
-        free = self.is_read_by_product.copy()
-        free[self.groups[members[~self.is_forward[members]]]] = True
-        return free
+        return self.is_read_by_product | self._groups_with(members[~self.is_forward[members]])
+
+    def _groups_with(self, values: IntArray) -> BoolArray:
+        """[v] whether a group has any of these values, such as that of a parameter in half precision an argument."""
+        chosen = np.zeros(self.storage.size, dtype=bool)
+        chosen[self.groups[values]] = True
+        return chosen
 
     @cached_property
     def is_read_by_product(self) -> BoolArray:
@@ -130,17 +134,8 @@ class _Saving:
             moved = graph.opcodes[i] in _MOVES | VIEWS and reads[self.liveness.results[i]].any()
             if moved or graph.opcodes[i] in MATRIX_OPCODES:
                 reads[self.liveness.reads[i]] = True
-        groups = np.zeros(len(graph.shapes), dtype=bool)
-        groups[self.groups[np.flatnonzero(reads)]] = True
-        return groups & self.is_forward & ~self._holds_argument
-
-    @cached_property
-    def _holds_argument(self) -> BoolArray:
-        """[v] whether a group holds an argument, as that of a parameter in half precision does."""
-        arguments = np.flatnonzero(self.liveness.argument != NEVER)
-        holds = np.zeros(len(self.graph.shapes), dtype=bool)
-        holds[self.groups[arguments]] = True
-        return holds
+        of_arguments = self._groups_with(np.flatnonzero(self.liveness.argument != NEVER))
+        return self._groups_with(np.flatnonzero(reads)) & self.is_forward & ~of_arguments
 
     def _cut(self) -> IntArray:
         """The groups that are saved beside those that products read: a minimum cut.

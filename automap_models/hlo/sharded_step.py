@@ -36,30 +36,6 @@ _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 
 
 @dataclass(frozen=True)
-class Along:
-    """A plan for a step as plain numbers.
-
-    Attributes:
-        sizes: axis name → devices.
-        dims: for each axis, the partitioned dimension of each leaf of the step's arguments, -1 for none.
-    """
-
-    sizes: Mapping[str, int]
-    dims: Sequence[Sequence[int]]
-
-    def specs(self, leaves: int) -> list[PartitionSpec]:
-        """The PartitionSpec of each leaf."""
-        of_leaf = list(zip(*self.dims, strict=True))
-        if len(of_leaf) != leaves:
-            raise BadInput(f"the plan has {len(of_leaf)} arguments, the step {leaves}", do="plan again for this model")
-        return [self._spec(dims) for dims in of_leaf]
-
-    def _spec(self, dims: Sequence[int]) -> PartitionSpec:
-        axis_of_dim = dict(zip(dims, self.sizes, strict=True))
-        return PartitionSpec(*(axis_of_dim.get(dim) for dim in range(1 + max(axis_of_dim))))  # type: ignore[no-untyped-call]
-
-
-@dataclass(frozen=True)
 class Compiled:
     """A step compiled for a mesh, its shardings, and the collectives in it by XLA's word."""
 
@@ -68,19 +44,35 @@ class Compiled:
     communication: dict[str, Collectives] = field(default_factory=dict)
 
 
-def compile_step(step: TrainingStep, plan: Along) -> Compiled:
+def partition_specs(axes: Sequence[str], dims: Sequence[Sequence[int]], leaves: int) -> list[PartitionSpec]:
+    """The PartitionSpec of each leaf of a step's arguments; see `compile_step`.
+
+    Raises:
+        BadInput: the plan is for another number of them.
+    """
+    of_leaf = list(zip(*dims, strict=True))
+    if len(of_leaf) != leaves:
+        raise BadInput(f"the plan has {len(of_leaf)} arguments, the step {leaves}", do="plan again for this model")
+    axis_of_dim = [dict(zip(of_axes, axes, strict=True)) for of_axes in of_leaf]
+    return [PartitionSpec(*(axis.get(dim) for dim in range(1 + max(axis)))) for axis in axis_of_dim]  # type: ignore[no-untyped-call]
+
+
+def compile_step(step: TrainingStep, sizes: Mapping[str, int], dims: Sequence[Sequence[int]]) -> Compiled:
     """The step with a plan's shardings of its arguments; where results go is left to XLA.
+
+    Args:
+        sizes: axis name → devices.
+        dims: for each axis, the partitioned dimension of each leaf of the step's arguments, -1 for none.
 
     Raises:
         BadInput: there are fewer devices than the mesh has, or the plan is for other arguments.
     """
-    sizes = tuple(plan.sizes.values())
-    count = int(np.prod(sizes))
+    count = int(np.prod([*sizes.values()]))
     if jax.device_count() < count:
         raise BadInput(f"{count} devices are needed, jax has {jax.device_count()}", where=step.name)
-    mesh = Mesh(np.array(jax.devices()[:count]).reshape(sizes), tuple(plan.sizes))
+    mesh = Mesh(np.array(jax.devices()[:count]).reshape(tuple(sizes.values())), tuple(sizes))
     leaves, structure = jax.tree.flatten(step.arguments)
-    shardings = [NamedSharding(mesh, spec) for spec in plan.specs(len(leaves))]
+    shardings = [NamedSharding(mesh, spec) for spec in partition_specs([*sizes], dims, len(leaves))]
     jitted = jax.jit(step.function, in_shardings=jax.tree.unflatten(structure, shardings), keep_unused=True)
     compiled = jitted.lower(*step.arguments).compile()
     return Compiled(compiled, shardings, communication(compiled.as_text() or ""))
@@ -145,9 +137,8 @@ def _drawn(step: TrainingStep, seed: int, largest: int) -> Iterator[np.ndarray]:
                 high = largest if position in step.inputs else 1
                 yield random.integers(0, high, leaf.shape).astype(leaf.dtype)
             elif position == step.trainable:
-                yield (random.standard_normal(leaf.shape) / np.prod(leaf.shape[:-1] or (100,)) ** 0.5).astype(
-                    leaf.dtype
-                )
+                fan_in = np.prod(leaf.shape[:-1] or (100,))
+                yield (random.standard_normal(leaf.shape) / fan_in**0.5).astype(leaf.dtype)
             elif position in step.inputs:
                 yield random.standard_normal(leaf.shape).astype(leaf.dtype)
             else:

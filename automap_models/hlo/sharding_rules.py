@@ -61,6 +61,16 @@ class Use(NamedTuple):
     rule: Rule | None
     results: int = 1
 
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """Ids of its operands."""
+        return self.values[: len(self.values) - self.results]
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Ids of its results."""
+        return self.values[len(self.values) - self.results :]
+
 
 @dataclass(frozen=True, eq=False)
 class ShardingRules:
@@ -99,11 +109,6 @@ class ShardingRules:
     def dim_sizes(self) -> IntArray:
         """[n] sizes of all dimensions."""
         return np.array([size for tensor in self.tensors for size in tensor.shape], dtype=np.int64)
-
-    def dims_of(self, use: Use) -> IntArray:
-        """All dimensions of an operation's operands and results."""
-        ranges = [np.arange(self.dim_offsets[v], self.dim_offsets[v + 1]) for v in use.values]
-        return np.concatenate([np.empty(0, dtype=np.int64), *ranges])
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,9 +21,7 @@ from automap_models.core.sharding_classes import REPLICATED, MergedSums, Shardin
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import homes
 from automap_models.hlo.clock import Sharing, clock_times
-from automap_models.hlo.dimension_classes import ModuleSharding
 from automap_models.hlo.liveness import NEVER
-from automap_models.hlo.module import Module
 from automap_models.hlo.step_classes import Classes, Merge, StepClasses, Sum, meets
 
 
@@ -63,24 +61,12 @@ def step_times(graph: InstructionGraph, device: Device, times_s: ArrayLike | Non
     return StepTimes(given_s - launch_s, launch_s)
 
 
-def sharding_work(
-    module: Module, sharding: ModuleSharding, graph: InstructionGraph, device: Device, *, reassociated: bool = True
-) -> ShardingWork:
-    """The work of a training step on a device, by the roofline.
+def sharding_work(step: StepClasses, times: StepTimes, *, reassociated: bool = True) -> ShardingWork:
+    """The work of a training step whose instructions take these times.
 
     Args:
-        graph: of the module.
-        device: of which the cluster is made.
         reassociated: whether what is added is summed once, as XLA does for accelerators (see StepClasses.sums).
-
-    Raises:
-        BadInput: the device has no rate for a matrix product's element type.
     """
-    return work_of(StepClasses(module, sharding, graph), step_times(graph, device), reassociated=reassociated)
-
-
-def work_of(step: StepClasses, times: StepTimes, *, reassociated: bool = True) -> ShardingWork:
-    """The work of a step whose instructions take these times."""
     k = len(step.sharding.classes)
     terms, sums = list(_memory_terms(step)), step.sums if reassociated else step.separate_sums
     merges = step.merges if reassociated else ()
@@ -159,7 +145,7 @@ class DivisibleProfile:
     def __init__(self, step: StepClasses, times: StepTimes, profile: Profile, device: Device) -> None:
         self.step, self.times, self.profile, self.device = step, times.in_microbatch(step.graph), profile, device
         self._home = homes(step.liveness)
-        same = len(profile) == step.liveness.forward.size and np.array_equal(profile.A, step.liveness.crossing_bytes)
+        same = len(profile) == step.liveness.forward.size and np.array_equal(profile.A, step.liveness.crossing())
         if not same or not np.allclose(self._by_home(self.times.total_s), profile.C, rtol=1e-6, atol=0.0):
             what = "the profile has other instructions or times than the step that is to be partitioned"
             raise BadInput(what, where=profile.model, do="make it of the same model, micro-batch size and times")
@@ -185,7 +171,7 @@ class DivisibleProfile:
         sharded_sizes = np.where(divided, sizes / degree, sizes)
         # Sums of whole bytes are exact: where everything that crosses is divided, A / degree is held and no bit more.
         replicated = liveness.crossing(np.where(divided, 0.0, sizes))
-        forward, backward, late = self._sums(chosen)
+        forward, backward, late = map(self._of_sums, self._sums(chosen))
         return ShardedProfile(
             name,
             degree,
@@ -195,11 +181,11 @@ class DivisibleProfile:
             boundary_bytes=A / degree + replicated * (1.0 - 1.0 / degree),
             W=liveness.trained.first_using(sharded_sizes),
             stash=liveness.keeping(sharded_sizes),
-            reduced_fwd=self._bytes(forward),
-            reduced_bwd=self._bytes(backward),
-            starts_fwd=self._starts(forward),
-            starts_bwd=self._starts(backward),
-            gradients=self._bytes(late),
+            reduced_fwd=forward[0],
+            reduced_bwd=backward[0],
+            starts_fwd=forward[1],
+            starts_bwd=backward[1],
+            gradients=late[0],
             frozen=liveness.frozen.first_using(sharded_sizes),
             dims=self._dims(chosen),
             shared_bytes=sharded_sizes[[v for v, _ in liveness.trained.shared]],
@@ -227,17 +213,12 @@ class DivisibleProfile:
             [total for total in due if total.late],
         )
 
-    def _bytes(self, sums: Sequence[Sum]) -> FloatArray:
-        return self._of_sums(sums, [total.nbytes for total in sums])
-
-    def _starts(self, sums: Sequence[Sum]) -> FloatArray:
-        return self._of_sums(sums, [1.0] * len(sums))
-
-    def _of_sums(self, sums: Sequence[Sum], amounts: Sequence[float]) -> FloatArray:
-        """[m] amounts of sums at home with the operations that make them."""
+    def _of_sums(self, sums: Sequence[Sum]) -> list[FloatArray]:
+        """[2, m] bytes and number of sums at home with the operations that make them."""
         operations = np.array([total.operation for total in sums], dtype=np.int64)
-        of_operations = np.bincount(operations, amounts, minlength=len(self.step.graph))
-        return self._by_home(of_operations.astype(np.float64))
+        amounts = [total.nbytes for total in sums], [1.0] * len(sums)
+        of_operations = (np.bincount(operations, some, minlength=len(self.step.graph)) for some in amounts)
+        return [self._by_home(some.astype(np.float64)) for some in of_operations]
 
     def _by_home(self, amounts: FloatArray) -> FloatArray:
         """[m] amounts of all instructions, [n], at the forward instructions that these belong to."""

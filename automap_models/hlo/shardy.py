@@ -10,6 +10,7 @@ from jax.extend.mlir.dialects import sdy
 
 from automap_models.hlo.adapter import MlirModule
 from automap_models.hlo.flat_module import nested_operations, opcode_of
+from automap_models.hlo.mlir_walk import tensor_of
 from automap_models.hlo.module import Tensor
 from automap_models.hlo.sharding_rules import Role, Rule, ShardingRules, Use, flat_rules, same_everywhere
 
@@ -67,7 +68,7 @@ def collectives(module: MlirModule, along: Sequence[tuple[Sequence[int], int]]) 
         _run(copy, _PROPAGATE)
         inserted = (op for op in nested_operations(copy) if op.name.startswith("sdy.") and len(op.operands))
         return tuple(
-            Collective(opcode_of(op), _tensor(op.results[0].type).nbytes) for op in inserted if len(op.results)
+            Collective(opcode_of(op), tensor_of(op.results[0].type).nbytes) for op in inserted if len(op.results)
         )
 
 
@@ -163,7 +164,7 @@ class _Reader:
             number = self._ids[value] = len(self._ids)
             kind = value.type
             if kind not in self._types:
-                self._types[kind] = _tensor(kind)
+                self._types[kind] = tensor_of(kind)
             self.tensors.append(self._types[kind])
         return number
 
@@ -171,13 +172,6 @@ class _Reader:
         if attribute not in self._rules:
             self._rules[attribute] = _rule(sdy.OpShardingRuleAttr(attribute))
         return self._rules[attribute]
-
-
-def _tensor(kind: Any) -> Tensor:
-    """The type of a value; what is no tensor, such as a token, has no dimensions."""
-    if isinstance(kind, ir.RankedTensorType):
-        return Tensor(tuple(kind.shape), str(kind.element_type))
-    return Tensor((), "token")
 
 
 def _rule(attribute: Any) -> Rule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,25 +16,15 @@ from automap_models.hlo.module import UNKNOWN
 LOOP = "stablehlo.while"
 _IMPURE = frozenset({"custom_call", "infeed", "outfeed", "recv", "rng", "send"})
 _INTEGERS: Mapping[str, Callable[..., int]] = {
-    "add": lambda a, b: a + b,
-    "subtract": lambda a, b: a - b,
-    "multiply": lambda a, b: a * b,
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
     "maximum": max,
     "minimum": min,
-    "negate": lambda a: -a,
-    "convert": lambda a: a,
-    "reshape": lambda a: a,
-    "broadcast_in_dim": lambda a: a,
+    "negate": operator.neg,
+    **dict.fromkeys(("convert", "reshape", "broadcast_in_dim"), int),
     "select": lambda p, a, b: a if p else b,
     "clamp": lambda low, a, high: min(max(a, low), high),
-}
-_COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
-    "LT": lambda a, b: a < b,
-    "LE": lambda a, b: a <= b,
-    "GT": lambda a, b: a > b,
-    "GE": lambda a, b: a >= b,
-    "EQ": lambda a, b: a == b,
-    "NE": lambda a, b: a != b,
 }
 
 
@@ -102,8 +93,8 @@ def folded(op: Any, terms: Sequence[Any]) -> int | None:
     if opcode == "constant":
         return constant_integer(op.results[0])
     if opcode == "compare":
-        name = str(op.attributes["comparison_direction"])
-        return next((int(holds(*terms)) for word, holds in _COMPARISONS.items() if f" {word}>" in name), None)
+        direction = str(op.attributes["comparison_direction"])  # `#stablehlo<comparison_direction LT>`
+        return int(getattr(operator, direction.rpartition(" ")[2].rstrip(">").lower())(*terms))
     function = _INTEGERS.get(opcode)
     return None if function is None else int(function(*terms))
 
@@ -196,10 +187,9 @@ def replace_operands(op: Any, values: dict[Any, Any]) -> None:
 
 def is_in_one_piece(op: Any) -> bool:
     """Whether what a `stablehlo.slice` takes lies in one piece of memory, in the order of the dimensions."""
-    sizes = zip(op.results[0].type.shape, op.operands[0].type.shape, strict=True)
-    taken = list(sizes)
-    last = max((dim for dim, (size, full) in enumerate(taken) if size != full), default=0)
-    return all(size == 1 for size, _ in taken[:last]) and set(ir.DenseI64ArrayAttr(op.attributes["strides"])) <= {1}
+    sizes = shape_of(op.results[0])
+    last = max(divided(sizes, shape_of(op.operands[0])), default=0)
+    return set(sizes[:last]) <= {1} and set(integers_of(op, "strides")) <= {1}
 
 
 _OF_BITS = """

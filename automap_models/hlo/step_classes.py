@@ -116,11 +116,6 @@ class StepClasses:
         results = (self._of_result(v) for v in range(arguments, len(self.graph.shapes)))
         return (*(self._dims_of(v) for v in range(arguments)), *results)
 
-    def of_factors(self, instruction: int) -> tuple[Use, Classes]:
-        """The last use of an instruction, and the class of each of its factors, NO_CLASS for none."""
-        u = self._uses[instruction][-1]
-        return self.sharding.rules.uses[u], tuple(self._of_factors[slice(*self._factors[u : u + 2])])
-
     def divided_sides(self, sharded: Collection[int]) -> IntArray:
         """[n] which size of a product has a sharded class; NO_SIDE where none has, and for all that are no products."""
         sides, chosen = np.full(len(self.graph), NO_SIDE), frozenset(sharded)
@@ -132,10 +127,10 @@ class StepClasses:
     def _places(self) -> dict[int, list[tuple[int, int]]]:
         """Product → the classes of its factors, and where these stand among its sizes."""
         products = [i for i, opcode in enumerate(self.graph.opcodes) if opcode in MATRIX_OPCODES and i in self._uses]
-        of_factors = {i: self.of_factors(i) for i in products}
+        last, uses = {i: self._uses[i][-1] for i in products}, self.sharding.rules.uses
         return {
-            i: [(classes[factor], place) for factor, place in product_places(use).items()]
-            for i, (use, classes) in of_factors.items()
+            i: [(self._of_factors[self._factors[u] + f], place) for f, place in product_places(uses[u]).items()]
+            for i, u in last.items()
         }
 
     @property
@@ -184,7 +179,7 @@ class StepClasses:
         for use in self.sharding.rules.uses:
             if use.opcode not in PASSED_THROUGH and use.opcode != "add":
                 continue
-            pending = [due[v] if v in due and readers[v] == 1 else {} for v in _operands(use)]
+            pending = [due[v] if v in due and readers[v] == 1 else {} for v in use.operands]
             if use.opcode == "add" and len(pending) == 2:
                 merged = self._merged((pending[0], pending[1]), waited, use)
                 due[use.values[-1]] = {frozenset(merge.over): merge.total for merge in merged}
@@ -217,7 +212,7 @@ class StepClasses:
             (c, value): self._sum(c, value, waited, use)
             for u, use in enumerate(self.sharding.rules.uses)
             for c in self._reduced(u)
-            for value in _results(use)
+            for value in use.outputs
         }
 
     def _of_instruction(self, i: int) -> Classes:
@@ -264,16 +259,16 @@ class StepClasses:
 
     def _readers(self) -> Counter[int]:
         """How often each value is read."""
-        return Counter(v for use in self.sharding.rules.uses for v in _operands(use))
+        return Counter(v for use in self.sharding.rules.uses for v in use.operands)
 
     def _waited_for(self) -> set[int]:
         """The values that more than the update of the parameters needs, directly or moved or added."""
         waited: set[int] = set()
         passed_on, updates = PASSED_THROUGH | {"add", "concatenate"}, (self.graph.phases == Phase.UPDATE).tolist()
         for use in reversed(self.sharding.rules.uses):
-            moved = use.opcode in passed_on and waited.isdisjoint(_results(use))
+            moved = use.opcode in passed_on and waited.isdisjoint(use.outputs)
             if not moved and not updates[use.operation]:
-                waited.update(_operands(use))
+                waited.update(use.operands)
         return waited
 
 
@@ -289,14 +284,6 @@ def meets(classes: Collection[Classes], sharded: Collection[int]) -> NDArray[np.
     """Which of these have one of the sharded classes, bool of the same length."""
     chosen = frozenset(sharded)
     return np.array([not chosen.isdisjoint(members) for members in classes], dtype=np.bool_)
-
-
-def _results(use: Use) -> tuple[int, ...]:
-    return use.values[len(use.values) - use.results :]
-
-
-def _operands(use: Use) -> tuple[int, ...]:
-    return use.values[: len(use.values) - use.results]
 
 
 def _distinct(classes: Collection[int]) -> Classes:

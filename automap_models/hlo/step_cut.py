@@ -28,12 +28,13 @@ micro-batch, as if they were steps of their own.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from automap_models.core.dag import post_order
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.cost.kernel_traffic import PART_OPCODE
 from automap_models.errors import BadInput
@@ -236,15 +237,13 @@ class _Owners:
 
     def _is_late(self, i: int) -> bool:
         """Whether a backward instruction adds up what different stages make, or follows one that does."""
-        keys = {key for key in self._operand_keys(i) if key is not None}
+        keys = set(self._operand_keys(i))
         return self._late[i] and (len(keys) > 1 or any(key.kind == "U" for key in keys))
 
-    def _operand_keys(self, i: int) -> list[ProgramKey | None]:
+    def _operand_keys(self, i: int) -> list[ProgramKey]:
         """Of each operand that is neither an argument nor copied; views are looked through."""
-        return [self.key[self.producers[v]] for v in map(self.source_of, self.reads[i]) if self._has_producer(v)]
-
-    def _has_producer(self, v: int) -> bool:
-        return self.producers[v] >= 0 and not self.is_copied(self.producers[v])
+        makers = [self.producers[self.source_of(v)] for v in self.reads[i]]
+        return [key for maker in makers if maker >= 0 and (key := self.key[maker]) is not None]
 
     def source_of(self, v: int) -> int:
         """What a view shows."""
@@ -254,11 +253,11 @@ class _Owners:
 
     def _backward_stage(self, i: int) -> int:
         home = self._home_stage[i]
-        before = [key.stage for key in self._operand_keys(i) if key is not None and key.kind == "B"]
+        before = [key.stage for key in self._operand_keys(i) if key.kind == "B"]
         return min([self.stages - 1 if home == NEVER else home, *before])
 
     def _update_key(self, i: int) -> ProgramKey:
-        keys = [key for key in self._operand_keys(i) if key is not None]
+        keys = self._operand_keys(i)
         stages = {key.stage for key in keys}
         scalar = all(self.graph.shapes[v] == () for v in self.results[i])
         home = self._home_stage[i]
@@ -328,13 +327,7 @@ class _Cut:
                 if other.key.stage != stage
                 for v in set(other.inputs) & set(program.outputs)
             }
-            waited: set[int] = set()
-            pending = [self.owners.producers[v] for v in needed]
-            while pending:
-                i = pending.pop()
-                if i in inside and i not in waited:
-                    waited.add(i)
-                    pending += [self.owners.producers[v] for v in self.owners.reads[i]]
+            waited = self._ancestors(needed, inside)
             for i in inside:
                 if not self.owners.is_copied(i):
                     self.key[i] = ProgramKey("I" if i in waited else "W", stage)
@@ -349,22 +342,19 @@ class _Cut:
             if self.owners.of_gradients[self.owners.producers[v]]:
                 continue
             readers = [i for i, read in enumerate(reads) if argument in read]
-            needed = self._ancestors(v)
+            needed = self._ancestors([v], range(len(reads)))
             in_pass = any(phases[i] != Phase.UPDATE for i in readers)
             if in_pass and all(phases[i] != Phase.UPDATE or i in needed for i in readers):
                 threaded[argument] = v
         return threaded
 
-    def _ancestors(self, v: int) -> set[int]:
-        """The instructions that a value is made by."""
-        needed: set[int] = set()
-        pending = [self.owners.producers[v]]
-        while pending:
-            i = pending.pop()
-            if i >= 0 and i not in needed:
-                needed.add(i)
-                pending += [self.owners.producers[u] for u in self.owners.reads[i]]
-        return needed
+    def _ancestors(self, values: Iterable[int], inside: Container[int]) -> set[int]:
+        """The instructions among some that values are made by, one behind the other."""
+
+        def makers(some: Iterable[int]) -> list[int]:
+            return [i for v in some if (i := self.owners.producers[v]) in inside]
+
+        return set(post_order(lambda i: makers(self.owners.reads[i]), makers(values)))
 
     def _thread(self, threaded: Mapping[int, int]) -> None:
         """Let the stages that read such state also make its next value."""
@@ -408,7 +398,9 @@ class _Cut:
         return ProgramKey("U", min(readers, default=0))
 
     def _reads_input(self, v: int) -> bool:
-        read = (u for i in self._ancestors(v) for u in self.owners.reads[i] if u < self.arguments)
+        read = (
+            u for i in self._ancestors([v], range(len(self.graph))) for u in self.owners.reads[i] if u < self.arguments
+        )
         return any(self.graph.arguments[u].kind == "input" for u in read)
 
     def _demand(self, key: ProgramKey, values: Iterable[int]) -> None:

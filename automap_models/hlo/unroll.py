@@ -35,6 +35,7 @@ from automap_models.hlo.flat_module import name_of, nested_operations, opcode_of
 from automap_models.hlo.hlo_text import order_mark, read_marks, with_label
 from automap_models.hlo.locations import scopes
 from automap_models.hlo.stablehlo_values import (
+    LOOP,
     are_numbers,
     before_reshape,
     clamped,
@@ -56,7 +57,6 @@ from automap_models.hlo.stablehlo_values import (
     slices_twice,
 )
 
-_LOOP = "stablehlo.while"
 _BODY = "/body"
 _PARAMETER, _INPUT = 1, 2
 _THROUGH = frozenset({"convert", "negate", "multiply", "add", "subtract", "divide"})
@@ -104,7 +104,7 @@ def unroll(block: Any, arguments: Sequence[Argument]) -> bool:
     """
     operations = [op.operation for op in block.operations]
     unrolled = slices_twice(operations)
-    if not unrolled and not any(op.name == _LOOP for op in operations):
+    if not unrolled and not any(op.name == LOOP for op in operations):
         return False
     unroller = _Unroller(block, arguments, follows=unrolled)
     with ir.Location.unknown():
@@ -135,7 +135,7 @@ class _Unroller:
 
     def visit(self, op: Any) -> list[_Term] | None:
         """Unroll a loop over layers and tell what its results are; of any other operation note what it depends on."""
-        if op.name == _LOOP:
+        if op.name == LOOP:
             sources = [op.operands[i] for i in _sliced_arguments(op)]
             if any(map(self._is_layered, sources)) and _is_small(op):
                 return self._unroll(op, sources)
@@ -252,14 +252,12 @@ class _Unroller:
         inside = (*starts[:dim], starts[dim] - first, *starts[dim + 1 :])
         written = stack.written.get(first)
         if written is None:
-            followed = self._followed(stack.base, starts, sizes, loop, new=new)
-            return self.sliced(stack.base, starts, sizes, loop) if followed is None and new else followed
+            return self._from_operand(stack.base, starts, sizes, loop, new=new)
         if isinstance(written, int):
             return written
         if shape_of(written) == sizes:
             return written
-        followed = self._followed(written, inside, sizes, loop, new=new)
-        return self.sliced(written, inside, sizes, loop) if followed is None and new else followed
+        return self._from_operand(written, inside, sizes, loop, new=new)
 
     def _followed(
         self, source: Any, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any, *, new: bool = True

@@ -104,14 +104,14 @@ def run_sharded(request: ShardedRequest, say: Say) -> Verified:
         BadInput: the step cannot be compiled or run.
         UserCodeError: the user's own code raised.
     """
-    from automap_models.hlo.sharded_step import Along, compile_step, differences, on_one_device, run
+    from automap_models.hlo.sharded_step import compile_step, differences, on_one_device, run
 
     say(f"tracing {request.source.what}")
     with user_code(request.source.what):
         step = training_step_of(request.source)
     say(f"compiling {step.name} for the plan's devices")
     compiled = {
-        name: compile_step(step, Along({axis.name: axis.size for axis in mesh}, dims))
+        name: compile_step(step, {axis.name: axis.size for axis in mesh}, dims)
         for name, (mesh, dims) in request.plans.items()
     }
     communication = {name: of_plan.communication for name, of_plan in compiled.items()}

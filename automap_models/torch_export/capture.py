@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class Captured:
     graph_module: fx.GraphModule
     out_spec: Any
 
-    @property
+    @cached_property
     def calls(self) -> list[fx.Node]:
         """The operators in execution order."""
         return [node for node in self.graph_module.graph.nodes if node.op not in {"placeholder", "get_attr", "output"}]

@@ -6,6 +6,7 @@ They are functions of an operator's arguments, run under the recorder: what they
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,12 +19,9 @@ from automap_models.torch_export.operators import reduced_dims
 aten = torch.ops.aten
 
 
-def _addmm(bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return _scaled(aten.mm(left, right), alpha) + _scaled(bias, beta)
-
-
-def _baddbmm(bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return _scaled(aten.bmm(left, right), alpha) + _scaled(bias, beta)
+def _with_bias(product: Any, bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    scaled: Tensor = _scaled(product(left, right), alpha) + _scaled(bias, beta)
+    return scaled
 
 
 def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
@@ -96,8 +94,8 @@ DECOMPOSED: Mapping[Any, Callable[..., Any]] = {
     **decomposition_table,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
-    aten.addmm.default: _addmm,
-    aten.baddbmm.default: _baddbmm,
+    aten.addmm.default: partial(_with_bias, aten.mm),
+    aten.baddbmm.default: partial(_with_bias, aten.bmm),
     aten.mean.dim: _mean,
     aten.mean.default: _mean,
     aten.var_mean.correction: _var_mean,

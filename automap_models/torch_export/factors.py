@@ -77,13 +77,9 @@ class Described(NamedTuple):
     flop: float = 0.0
     moved_bytes: float | None = None
 
-    @property
-    def is_regrouping(self) -> bool:
-        """Whether it is a reshape, whose dimensions are told from its shapes."""
-        return self.results[0][1] == REGROUPED
-
 
 REGROUPED: Labels = ("regrouped",)
+"""Of the result of a reshape, whose dimensions are told from its shapes."""
 Handler = Callable[[Call], list[Described]]
 
 

@@ -81,7 +81,8 @@ def kernel_times(kernels: Sequence[Kernel], device: Device) -> FloatArray:
     Raises:
         BadInput: the device has no rate for the element type of a matrix product.
     """
-    flop = np.array([_multiplied(kernel, device) for kernel in kernels])
+    saved = [WINOGRAD_SAVING if device.winograd and kernel.is_winograd else 1.0 for kernel in kernels]
+    flop = np.array([float(kernel.flop) for kernel in kernels]) / saved
     moved_bytes = np.array([kernel.moved_bytes for kernel in kernels], np.float64)
     times_s = device.seconds(flop, moved_bytes)
     for i in np.flatnonzero(flop).tolist():
@@ -98,10 +99,6 @@ def _rate(kernel: Kernel, device: Device) -> float:
         return device.attention_rate(dtype)
     aligned = kernel.is_convolution or max(kernel.sizes[1:]) >= VOCABULARY
     return float(device.product_rates(np.array(kernel.sizes), dtype, aligned))
-
-
-def _multiplied(kernel: Kernel, device: Device) -> float:
-    return kernel.flop / WINOGRAD_SAVING if device.winograd and kernel.is_winograd else float(kernel.flop)
 
 
 class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -141,28 +138,26 @@ class KernelRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operator on its shapes and book it, unless it only makes views or memory."""
-        out = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
         inputs, outputs = _tensors((args, kwargs)), _tensors(out)
         self.alive += [t.untyped_storage() for t in (*inputs, *outputs)]
         given = {storage_id(t) for t in inputs}
         is_view = not func._schema.is_mutable and all(storage_id(t) in given for t in outputs)
         if not is_view and func._overloadpacket not in ALLOCATIONS:
-            self.kernels.append(self._kernel(func, args, kwargs or {}, inputs, outputs, out))
+            flop = _flop(func, args, kwargs, out)
+            kernel = Kernel(
+                call=self.call,
+                is_backward=torch._C._current_autograd_node() is not None,
+                flop=flop,
+                moved_bytes=_moved_bytes(func, inputs, outputs),
+                dtype=_dtype(inputs),
+                sizes=_sizes(func, args, out, flop),
+                is_convolution=func._overloadpacket in CONVOLUTIONS,
+                is_winograd=_is_winograd(func, args),
+            )
+            self.kernels.append(kernel)
         return out
-
-    def _kernel(
-        self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], outputs: list[Tensor], out: Any
-    ) -> Kernel:
-        return Kernel(
-            call=self.call,
-            is_backward=torch._C._current_autograd_node() is not None,
-            flop=_flop(func, args, kwargs, out),
-            moved_bytes=_moved_bytes(func, inputs, outputs),
-            dtype=_dtype(inputs),
-            sizes=_sizes(func, args, kwargs, out),
-            is_convolution=func._overloadpacket in CONVOLUTIONS,
-            is_winograd=_is_winograd(func, args),
-        )
 
 
 def storage_id(tensor: Tensor) -> int:
@@ -194,9 +189,9 @@ def _flop(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     return int(formula(*args, **kwargs, out_val=out)) if formula else 0
 
 
-def _sizes(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[float, float, float, float] | None:
+def _sizes(func: Any, args: Any, out: Any, flop: int) -> tuple[float, float, float, float] | None:
     """See Kernel."""
-    flop, packet = _flop(func, args, kwargs, out), func._overloadpacket
+    packet = func._overloadpacket
     if not flop or "scaled_dot_product" in str(packet):
         return None
     if packet is aten.convolution_backward:

@@ -187,22 +187,14 @@ def grouped_product(call: Call) -> list[Described]:
 def grouped_product_backward(call: Call) -> list[Described]:
     """Both gradients of transformers' own grouped product: of the rows, and of the experts' matrices."""
     rows, matrices, offsets, gradient = call.tensors()
-    fixed = frozenset({"t", "e"})
-    flop = 2.0 * rows.numel() * matrices.shape[-1]
-    groups = (offsets, ("e",))
-    of_rows, of_matrices = (("t", "k"), ("e", "k", "n"))
-    of_results = (call.results[0], of_rows), (call.results[1], of_matrices)
+    flop, fixed = 2.0 * rows.numel() * matrices.shape[-1], frozenset({"t", "e"})
+    left, right = (rows, ("t", "k")), (matrices, ("e", "k", "n"))
+    incoming, groups = (gradient, ("t", "n")), (offsets, ("e",))
+    operands = (incoming, right, groups), (left, incoming, groups)
+    of_rows, of_matrices = zip(call.results, (left[1], right[1]), strict=True)
     return [
-        Described(
-            "dot_general",
-            ((gradient, ("t", "n")), (matrices, of_matrices), groups),
-            (of_results[0],),
-            Roles(frozenset({"n"}), fixed),
-            flop,
-        ),
-        Described(
-            "dot_general", ((rows, of_rows), (gradient, ("t", "n")), groups), (of_results[1],), Roles(fixed=fixed), flop
-        ),
+        Described("dot_general", operands[0], (of_rows,), Roles(frozenset({"n"}), fixed), flop),
+        Described("dot_general", operands[1], (of_matrices,), Roles(fixed=fixed), flop),
     ]
 
 
@@ -224,15 +216,8 @@ def _rows(table: Tensor, dim: int, index: Tensor, result: Tensor) -> list[Descri
     index_labels = tuple(("index", i) for i in range(index.dim()))
     of_table: Labels = tuple("row" if d == dim else d for d in range(table.dim()))
     of_result = (*of_table[:dim], *index_labels, *of_table[dim + 1 :])
-    moved = size_bytes(index) + 2 * size_bytes(result)
-    return [
-        Described(
-            "gather", ((table, of_table), (index, index_labels)), ((result, of_result),), _SUMMED_ROWS, 0.0, moved
-        )
-    ]
-
-
-_SUMMED_ROWS = Roles(reduced=frozenset({"row"}))
+    operands, moved = ((table, of_table), (index, index_labels)), size_bytes(index) + 2 * size_bytes(result)
+    return [Described("gather", operands, ((result, of_result),), Roles(frozenset({"row"})), 0.0, moved)]
 
 
 def embedding(call: Call) -> list[Described]:
@@ -290,10 +275,8 @@ def gather(call: Call) -> list[Described]:
     a, (result,) = call.arguments, call.results
     of_table, of_index, fixed = _paired(a["self"], a["index"], a["dim"])
     roles = Roles(frozenset({"row"}), frozenset(fixed))
-    moved = size_bytes(a["index"]) + 2 * size_bytes(result)
-    return [
-        Described("gather", ((a["self"], of_table), (a["index"], of_index)), ((result, of_index),), roles, 0.0, moved)
-    ]
+    operands, moved = ((a["self"], of_table), (a["index"], of_index)), size_bytes(a["index"]) + 2 * size_bytes(result)
+    return [Described("gather", operands, ((result, of_index),), roles, 0.0, moved)]
 
 
 def _paired(table: Tensor, index: Tensor, dim: int) -> tuple[Labels, Labels, set[Label]]:

@@ -122,13 +122,8 @@ def _complex(call: Call) -> list[Described]:
     """Complex numbers as pairs, or pairs as complex numbers: the dimension of the pair stays whole."""
     (operand,), (result,) = call.tensors(), call.results
     labels = tuple(range(max(operand.dim(), result.dim())))
-    described = Described(
-        RESHAPE,
-        ((operand, labels[: operand.dim()]),),
-        ((result, labels[: result.dim()]),),
-        Roles(fixed=frozenset(labels[-1:])),
-    )
-    return [described]
+    roles = Roles(fixed=frozenset(labels[-1:]))
+    return [Described(RESHAPE, ((operand, labels[: operand.dim()]),), ((result, labels[: result.dim()]),), roles)]
 
 
 def _broadcast_in_dim(call: Call) -> list[Described]:
@@ -275,24 +270,20 @@ _VIEWS = (
 )
 _SLICES = ("slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind")
 _REDUCTIONS = ("sum", "amax", "amin", "prod", "any", "all")
-_WINDOWS = {
-    "reduce_window": ("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "avg_pool1d", "avg_pool3d"),
-    "select_and_scatter": (
-        *("max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward"),
-        "avg_pool3d_backward",
-    ),
-    "resize": ("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d"),
-    "resize_gradient": (
-        *("upsample_nearest2d_backward", "upsample_bilinear2d_backward", "upsample_bicubic2d_backward"),
-    ),
-}
+_POOLS = ("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "avg_pool1d", "avg_pool3d")
+_RESIZES = ("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d")
+_GRADIENT = "_backward"
+"""Ending of the operator that computes the gradient of another."""
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(_VIEWS, _regroup),
     **dict.fromkeys(_SLICES, _slice),
     **dict.fromkeys(_REDUCTIONS, _reduce),
     **dict.fromkeys(("argmax", "argmin"), _select_along),
     **{name: partial(_along, name) for name in ("cumsum", "cumprod", "sort", "topk", "flip", "roll")},
-    **{name: _windows(word) for word, names in _WINDOWS.items() for name in names},
+    **dict.fromkeys(_POOLS, _windows("reduce_window")),
+    **dict.fromkeys((name + _GRADIENT for name in _POOLS), _windows("select_and_scatter")),
+    **dict.fromkeys(_RESIZES, _windows("resize")),
+    **dict.fromkeys((name + _GRADIENT for name in _RESIZES), _windows("resize_gradient")),
     **dict.fromkeys(("permute", "prims.transpose"), _permute),
     **dict.fromkeys(("t", "transpose"), _transpose),
     **dict.fromkeys(("slice_backward", "select_backward", "constant_pad_nd"), _padded),

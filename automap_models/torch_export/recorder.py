@@ -21,12 +21,12 @@ from automap_models.hlo import module
 from automap_models.hlo.sharding_rules import Rule
 from automap_models.torch_export.decompositions import DECOMPOSED
 from automap_models.torch_export.factors import (
+    REGROUPED,
     Call,
     Described,
     Mapped,
     Parts,
     Roles,
-    flat,
     mapped,
     of_constants,
     opaque,
@@ -85,7 +85,6 @@ class Recorded(NamedTuple):
         flop, moved_bytes: its work.
         call: index of the operator of the forward graph that it belongs to.
         phase: of the step.
-        has_rule: whether its rule is that of a known operator.
     """
 
     name: str
@@ -98,7 +97,6 @@ class Recorded(NamedTuple):
     moved_bytes: float
     call: int
     phase: Phase
-    has_rule: bool = True
 
 
 class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
@@ -229,8 +227,8 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
     def _described(self, name: str, one: Described) -> None:
         """Record an instruction that is described."""
         operands = [None if tensor is None else self.value_of(tensor) for tensor, _ in one.operands]
-        if one.is_regrouping:
-            result = one.results[0][0]
+        result, labels = one.results[0]
+        if labels == REGROUPED:
             assert operands[0] is not None and result is not None
             mapping = regrouped(operands[0].parts, result.shape)
         else:
@@ -248,17 +246,10 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
         self.unknown[name] += 1
         values = [self.value_of(tensor) for tensor in operands]
         mapping = opaque([value.parts for value in values], [result.shape for result in results])
-        self._add(name, Described(name, (), ()), list(values), list(results), mapping, has_rule=False)
+        self._add(name, Described(name, (), ()), list(values), list(results), mapping)
 
     def _add(
-        self,
-        name: str,
-        one: Described,
-        operands: list[Value | None],
-        tensors: list[Tensor],
-        mapping: Mapped,
-        *,
-        has_rule: bool = True,
+        self, name: str, one: Described, operands: list[Value | None], tensors: list[Tensor], mapping: Mapped
     ) -> None:
         constant = all(value is None or value.constant for value in operands)
         counting = one.word in (RESHAPE, "convert") and operands[0] is not None and operands[0].counting
@@ -271,10 +262,9 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
             moved = sum(value.tensor.nbytes for value in (*operands, *results) if value is not None)
         rule = of_constants(mapping.rule) if constant else mapping.rule
         read = tuple(value for value in operands if value is not None) if one.word != RANDOM else self._seed
-        recorded = Recorded(
-            name, one.word, tuple(operands), read, results, rule, one.flop, moved, self.call, self.phase, has_rule
+        self.instructions.append(
+            Recorded(name, one.word, tuple(operands), read, results, rule, one.flop, moved, self.call, self.phase)
         )
-        self.instructions.append(recorded)
 
     def _factory(self, name: str, call: Call, written: list[Any]) -> None:
         """Record a constant; memory that is not filled yet is one, too."""
@@ -287,24 +277,15 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
     def _constant(self, name: str, tensor: Tensor, *, counting: bool = False) -> Value:
         zeros = name in ("zeros", "zeros_like", "new_zeros", "zero")
         value = self._new(tensor, plain(tensor.shape), constant=True, zeros=zeros, counting=counting)
-        parts = flat(value.parts)
-        links = tuple((0, i, i) for i, size in enumerate(parts) if size > 1)
-        rule = Rule(parts, (0,) * len(parts), links) if links else Rule((), (), ())
+        rule = mapped([], [(tensor.shape, tuple(range(tensor.dim())))], Roles()).rule
         word = "iota" if name == "arange" else CONSTANT
         self.instructions.append(Recorded(name, word, (), (), (value,), rule, 0.0, 0.0, self.call, self.phase))
         return value
 
-    def _new(
-        self,
-        tensor: Tensor,
-        parts: Parts,
-        *,
-        constant: bool = False,
-        zeros: bool = False,
-        counting: bool = False,
-    ) -> Value:
+    def _new(self, tensor: Tensor, parts: Parts, **facts: bool) -> Value:
+        """The value of a tensor that was made; facts are the further fields of `Value`."""
         kind = module.Tensor(tuple(int(size) for size in tensor.shape), _NUMBERED_TYPES.get(tensor.dtype, "ui8"))
-        value = Value(self._count, kind, parts, constant, zeros, counting)
+        value = Value(self._count, kind, parts, **facts)
         self._count += 1
         self.alive.append(tensor.untyped_storage())
         self._values[_view_of(tensor)] = value
@@ -329,7 +310,7 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
         base = self._values[of_memory[-1]]
         self.unknown["a view that no operator made"] += 1
         mapping = opaque([base.parts], [tensor.shape])
-        self._add("alias", Described("alias", (), ()), [base], [tensor], mapping, has_rule=False)
+        self._add("alias", Described("alias", (), ()), [base], [tensor], mapping)
         return self._values[_view_of(tensor)]
 
 
@@ -357,15 +338,11 @@ def _is_composite(func: Any) -> bool:
 
 def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments by name, with their defaults."""
-    bound: dict[str, Any] = {}
-    for i, argument in enumerate(func._schema.arguments):
-        if i < len(args):
-            bound[argument.name] = args[i]
-        elif argument.name in kwargs:
-            bound[argument.name] = kwargs[argument.name]
-        elif argument.has_default_value():
-            bound[argument.name] = argument.default_value
-    return bound
+    schema = func._schema.arguments
+    names = [argument.name for argument in schema]
+    defaults = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+    bound = defaults | dict(kwargs) | dict(zip(names, args, strict=False))
+    return {name: bound[name] for name in names if name in bound}
 
 
 def _has_numbers(call: Call) -> bool:

@@ -167,10 +167,11 @@ def _adam(
 def _module(name: str, step: _Step, meta: Mapping[str, object]) -> tuple[RuledModule, tuple[int, ...]]:
     """The records of a step that was run, in execution order, and the operator that each is part of."""
     arguments, recorded = step.arguments, _needed(step)
-    numbers = _numbers(step.recorder.arguments, recorded)
-    recorded = [_renumbered(one, numbers) for one in recorded]
+    values = *step.recorder.arguments, *(value for one in recorded for value in one.results)
+    numbers = {value.number: i for i, value in enumerate(values)}  # among those that are left
     paths = [step.path(one) for one in recorded]
     operations = [operation_of(i, one, path, name) for i, (one, path) in enumerate(zip(recorded, paths, strict=True))]
+    operations = [op._replace(operands=tuple(numbers[v] for v in op.operands)) for op in operations]
     outputs = list(dict.fromkeys(numbers[value.number] for value in step.outputs))
     order = execution_order(operations, arguments, outputs)
     operations, outputs = renumbered(operations, outputs, order, len(arguments))
@@ -203,23 +204,6 @@ def _needed(step: _Step) -> list[Recorded]:
             needed_ones.append(one)
             needed.update(value.number for value in (*one.operands, *one.read) if value is not None)
     return needed_ones[::-1]
-
-
-def _numbers(arguments: Sequence[Value], recorded: Sequence[Recorded]) -> dict[int, int]:
-    """The number of each value that is left → its number among these."""
-    numbers = [value.number for value in (*arguments, *(value for one in recorded for value in one.results))]
-    return {number: i for i, number in enumerate(numbers)}
-
-
-def _renumbered(recorded: Recorded, numbers: Mapping[int, int]) -> Recorded:
-    def new(value: Value) -> Value:
-        return value._replace(number=numbers[value.number])
-
-    return recorded._replace(
-        operands=tuple(None if value is None else new(value) for value in recorded.operands),
-        read=tuple(map(new, recorded.read)),
-        results=tuple(map(new, recorded.results)),
-    )
 
 
 def operation_of(i: int, recorded: Recorded, path: str, name: str) -> Operation:

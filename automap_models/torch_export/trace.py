@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ def trace(captured: Captured, *, name: str) -> Trace:
     seeds = [torch.ones_like(output) for output in outputs]
     with recorder:
         gradients_of(outputs, seeds, [p for p in captured.graph_module.parameters() if p.requires_grad], name)
-    return Trace(captured.calls, recorder.kernels, run.saved_bytes, _crossing_bytes(run.values, len(captured.calls)))
+    return Trace(captured.calls, recorder.kernels, run.saved_bytes, _crossing_bytes(run.lives, len(captured.calls)))
 
 
 def _inputs(graph_module: fx.GraphModule) -> list[Any]:
@@ -60,8 +60,7 @@ def _inputs(graph_module: fx.GraphModule) -> list[Any]:
     return [torch.empty_like(v, device="meta") if isinstance(v, Tensor) else v for v in values]
 
 
-@dataclass
-class _Life:
+class _Life(NamedTuple):
     """A value: its size, the operator that makes it and the last one that reads it."""
 
     size_bytes: int
@@ -69,12 +68,8 @@ class _Life:
     last_read: int
 
 
-@dataclass
-class _Values:
-    """The views of one storage that operators make, told apart by what they show of it."""
-
-    storage_bytes: int
-    views: dict[tuple[Any, ...], _Life] = field(default_factory=dict)
+_Lives = dict[tuple[int, int], dict[tuple[Any, ...], _Life]]
+"""Storage and its bytes → the values in it that operators make, told apart by what they show of it."""
 
 
 class FusedInterpreter(fx.Interpreter):
@@ -145,7 +140,7 @@ class _Run(FusedInterpreter):
         super().__init__(captured, recorder)
         self.saved_bytes = np.zeros(len(self.index))
         self.saved_storages: set[int] = set()
-        self.values: dict[int, _Values] = {}
+        self.lives: _Lives = {}
 
     def run_node(self, n: fx.Node) -> Any:
         """Run one node of the graph."""
@@ -170,10 +165,10 @@ class _Run(FusedInterpreter):
     def _note(self, node: fx.Node, tensor: Tensor) -> None:
         storage, maker = storage_id(tensor), self.index[node]
         last_read = max((self.index.get(user, maker) for user in node.users), default=maker)
-        values = self.values.setdefault(storage, _Values(tensor.untyped_storage().nbytes()))
+        lives = self.lives.setdefault((storage, tensor.untyped_storage().nbytes()), {})
         view = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-        life = values.views.setdefault(view, _Life(tensor_bytes(tensor), maker, maker))
-        life.last_read = max(life.last_read, last_read)
+        life = lives.get(view, _Life(tensor_bytes(tensor), maker, maker))
+        lives[view] = life._replace(last_read=max(life.last_read, last_read))
 
 
 def fused_attention(
@@ -209,16 +204,16 @@ def fused_attention(
     return attended
 
 
-def _crossing_bytes(values: Mapping[int, _Values], calls: int) -> FloatArray:
+def _crossing_bytes(lives_by_storage: _Lives, calls: int) -> FloatArray:
     """[calls] bytes alive after each operator; views of one storage never count for more than the storage."""
     crossing = np.zeros(calls)
-    for of_storage in values.values():
-        lives = [life for life in of_storage.views.values() if life.last_read > life.maker]
+    for (_, storage_bytes), of_views in lives_by_storage.items():
+        lives = [life for life in of_views.values() if life.last_read > life.maker]
         if not lives:
             continue
         first, last = min(life.maker for life in lives), max(life.last_read for life in lives)
         alive = np.zeros(last - first)
         for life in lives:
             alive[life.maker - first : life.last_read - first] += life.size_bytes
-        crossing[first:last] += np.minimum(alive, of_storage.storage_bytes)
+        crossing[first:last] += np.minimum(alive, storage_bytes)
     return crossing

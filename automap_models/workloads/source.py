@@ -331,8 +331,8 @@ def _jax_profile(
     from automap_models.hlo.measure import measure_times
 
     module, graph = traced(source, begin, all_blocks=True)
-    measured = measure_times(cast("MlirModule", module), graph=graph, progress=advance, **measuring)
-    return profile_from_graph(graph, measured.times_s, {**measured.meta, **_described(source)})
+    times_s, meta = measure_times(cast("MlirModule", module), graph=graph, progress=advance, **measuring)
+    return profile_from_graph(graph, times_s, {**meta, **_described(source)})
 
 
 def _described(source: Source) -> dict[str, object]:

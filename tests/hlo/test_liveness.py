@@ -50,7 +50,7 @@ def test_every_activation_counts_once_at_every_cut_it_crosses(
     forward = naive.forward
     assert liveness.forward.tolist() == forward
     expected = [naive.bytes_of(naive.activations(forward[: k + 1], forward[k + 1 :])) for k in range(len(forward))]
-    assert liveness.crossing_bytes.tolist() == expected
+    assert liveness.crossing().tolist() == expected
     assert expected[-1] == 0.0
 
 
@@ -83,7 +83,7 @@ def test_every_activation_that_the_backward_pass_reads_is_kept_once_where_it_is_
     naive = Naive(graph)
     backward = [i for i in range(len(graph)) if graph.phases[i] == B]
     expected = [naive.bytes_of(naive.activations([i], backward)) for i in naive.forward]
-    assert Liveness(graph).saved_bytes.tolist() == expected
+    assert Liveness(graph).keeping().tolist() == expected
 
 
 @settings(deadline=None)
@@ -115,8 +115,8 @@ def test_a_residual_counts_beside_the_branch_and_a_view_as_what_it_shows(
         [("parameter", 1000), ("input", 500)],
     )
     liveness = Liveness(graph)
-    assert liveness.crossing_bytes.tolist() == [100, 100, 140, 140, 140, 0]
-    assert liveness.saved_bytes.tolist() == [0, 0, 40, 0, 0, 100]
+    assert liveness.crossing().tolist() == [100, 100, 140, 140, 140, 0]
+    assert liveness.keeping().tolist() == [0, 0, 40, 0, 0, 100]
     assert np.array_equal(liveness.first_use, [0, 0])
 
 
@@ -139,8 +139,8 @@ def test_parts_of_a_parameter_count_where_they_are_used_and_cross_nothing(
     assert liveness.trained.first_using(graph.value_bytes).tolist() == [8 + 8, 0, 8, 0, 0]
     assert liveness.trained.first_using(graph.value_bytes / 2).tolist() == [4 + 4, 0, 4, 0, 0]
     assert liveness.trained.shared == ((2, (0, 4)),)
-    assert liveness.crossing_bytes.tolist() == [0, 4, 4, 4, 0]
-    assert liveness.saved_bytes.tolist() == [0, 0, 0, 0, 4]
+    assert liveness.crossing().tolist() == [0, 4, 4, 4, 0]
+    assert liveness.keeping().tolist() == [0, 0, 0, 0, 4]
 
 
 def test_overlapping_parts_are_held_as_the_whole_parameter(by_hand: Callable[..., InstructionGraph]) -> None:

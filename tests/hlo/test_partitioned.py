@@ -37,7 +37,7 @@ from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.module import MlirModule
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet
-from automap_models.hlo.sharding_work import DivisibleProfile, StepTimes, step_times, work_of
+from automap_models.hlo.sharding_work import DivisibleProfile, StepTimes, sharding_work, step_times
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
 from automap_models.hlo.step_classes import StepClasses
@@ -74,7 +74,9 @@ class Step(NamedTuple):
     def price(self, sharded: list[int], degree: int) -> ShardingPrice:
         axis_of = np.full(len(self.sharding.classes), UNUSED)
         axis_of[sharded] = 0
-        return sharding_price(work_of(self.classes, self.divisible.times), axis_costs(CLUSTER, [degree], 0.0), axis_of)
+        return sharding_price(
+            sharding_work(self.classes, self.divisible.times), axis_costs(CLUSTER, [degree], 0.0), axis_of
+        )
 
 
 def prepared(step: TrainingStep, device: Device) -> Step:
@@ -187,7 +189,7 @@ def test_the_instructions_add_up_to_the_price_of_a_micro_batch(drawn: tuple[str,
     assert sharded.C.sum() >= price.compute_s * (1 - 1e-9)  # operands that are whole are read as a whole
     assert sharded.reduced_fwd.sum() + sharded.reduced_bwd.sum() == pytest.approx(price.activation_bytes[0])
     assert sharded.gradients.sum() == pytest.approx(price.gradient_bytes[0])
-    work = work_of(step.classes, step.divisible.times)
+    work = sharding_work(step.classes, step.divisible.times)
     merged = sum(sums.number for sums in work.merged if not sums.late and set(sums.over) <= set(chosen))
     assert sharded.starts_fwd.sum() + sharded.starts_bwd.sum() == pytest.approx(work.starts[chosen].sum() - merged)
     variables = step.sharding.classes.variables
@@ -328,15 +330,15 @@ def reduced_by_xla(name: str, dims: list[int], dump: str) -> dict[str, dict[str,
     Under "reassociated" are those of the step as XLA's partitioner left it, after the rule of all-reduce-reassociate,
     which XLA applies for accelerators only.
     """
-    from automap_models.hlo.sharded_step import Along, compile_step
+    from automap_models.hlo.sharded_step import compile_step
 
     architecture, labels = TINY[name]
     step = training_step(name, architecture, labels, "float32")
     loss = replace(step, function=lambda *arguments: step.function(*arguments)[-1])
-    plan = Along({"model": 4}, [dims])
-    reduced = {"step": compile_step(step, plan).communication}
+    plan = {"model": 4}, [dims]
+    reduced = {"step": compile_step(step, *plan).communication}
     (partitioned,) = Path(dump).glob("*after_spmd-partitioning*")
-    reduced["loss"] = compile_step(loss, plan).communication
+    reduced["loss"] = compile_step(loss, *plan).communication
     nbytes = {what: {kind: part.nbytes for kind, part in parts.items()} for what, parts in reduced.items()}
     return nbytes | {"reassociated": {"all-reduce": reassociated_bytes(partitioned.read_text())}}
 

@@ -189,7 +189,6 @@ def test_a_residual_leaves_beside_what_the_next_layer_reads(transformer_graph: I
         ({"nodes": 1}, "`nodes`: 1 node"),
         ({"link": 0.0}, "`link_bytes_per_s`: 0.0 bytes/s"),
         ({"link": np.nan}, "`link_bytes_per_s`: nan bytes/s"),
-        ({"times": np.ones(3)}, r"by hand: \(3,\) times for 7 instructions"),
     ],
 )
 def test_a_mistake_is_named(change: dict[str, object], message: str, by_hand: ByHand) -> None:

@@ -22,7 +22,8 @@ from automap_models.hlo.module import Module
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.hlo.sharding_rules import RuledModule
-from automap_models.hlo.sharding_work import sharding_work
+from automap_models.hlo.sharding_work import sharding_work, step_times
+from automap_models.hlo.step_classes import StepClasses
 from automap_models.workloads.blocks import token_shapes
 from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, T5Config
 from automap_models.workloads.training import step_module, training_step
@@ -91,8 +92,8 @@ def test_the_sharding_classes_and_their_work_are_equal(steps: tuple[Module, Modu
         np.testing.assert_array_equal(getattr(repeated.classes, array), getattr(whole.classes, array))
     device = read_device("v100")
     expected, work = (
-        sharding_work(step, sharding, instruction_graph(step), device)
-        for step, sharding in zip(steps, (whole, repeated), strict=True)
+        sharding_work(StepClasses(step, sharding, graph), step_times(graph, device))
+        for step, sharding, graph in zip(steps, (whole, repeated), map(instruction_graph, steps), strict=True)
     )
     for array in ("compute_s", "launch_s", "compute", "held_bytes", "memory", "activation_sums", "gradient_sums"):
         np.testing.assert_allclose(getattr(work, array), getattr(expected, array), rtol=1e-9)

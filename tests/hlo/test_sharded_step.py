@@ -13,7 +13,14 @@ from jax.sharding import PartitionSpec as P
 from automap_models.core.sharding import Collectives
 from automap_models.errors import BadInput
 from automap_models.hlo.random_keys import physical
-from automap_models.hlo.sharded_step import Along, communication, compile_step, differences, on_one_device, run
+from automap_models.hlo.sharded_step import (
+    communication,
+    compile_step,
+    differences,
+    on_one_device,
+    partition_specs,
+    run,
+)
 from automap_models.hlo.step import TrainingStep
 
 HLO = """
@@ -35,10 +42,10 @@ def test_collectives_are_counted_with_the_bytes_of_their_results() -> None:
 
 
 def test_each_leaf_gets_the_spec_of_its_dimensions() -> None:
-    plan = Along({"data": 2, "model": 4}, [[0, -1, -1], [1, 2, -1]])
-    assert plan.specs(3) == [P("data", "model"), P(None, None, "model"), P()]
+    plan = ["data", "model"], [[0, -1, -1], [1, 2, -1]]
+    assert partition_specs(*plan, 3) == [P("data", "model"), P(None, None, "model"), P()]
     with pytest.raises(BadInput, match="the plan has 3 arguments, the step 4"):
-        plan.specs(4)
+        partition_specs(*plan, 4)
 
 
 def test_differences_are_relative_scalars_apart() -> None:
@@ -93,7 +100,7 @@ def test_a_step_with_random_keys_runs_with_a_plan_as_on_one_device() -> None:
     batch = {"x": jax.ShapeDtypeStruct((8, 3), f32), "keys": jax.ShapeDtypeStruct((8,), key.dtype)}
     dropout = TrainingStep("dropout", step, (jax.ShapeDtypeStruct((3,), f32), batch, key), 0, (1, 2), 8)
     values, expected = on_one_device(dropout, seed=3)
-    compiled = compile_step(dropout, Along({"data": 1}, [[-1, -1, 0, -1]]))
+    compiled = compile_step(dropout, {"data": 1}, [[-1, -1, 0, -1]])
     assert differences(run(compiled, dropout, values), expected) == (0.0, 0.0)
     again, _ = on_one_device(dropout, seed=3)
     for one, other in zip(values, again, strict=True):
@@ -103,4 +110,4 @@ def test_a_step_with_random_keys_runs_with_a_plan_as_on_one_device() -> None:
 def test_a_mesh_of_more_devices_than_there_are_is_refused() -> None:
     devices = jax.device_count() + 1
     with pytest.raises(BadInput, match=f"{devices} devices are needed"):
-        compile_step(embedding_step(5), Along({"data": devices}, [[-1, 0]]))
+        compile_step(embedding_step(5), {"data": devices}, [[-1, 0]])

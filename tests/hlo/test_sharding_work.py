@@ -19,9 +19,10 @@ from automap_models.hlo.adapter import trace
 from automap_models.hlo.dimension_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.rule_sets import RuleSet
-from automap_models.hlo.sharding_work import sharding_work
+from automap_models.hlo.sharding_work import sharding_work, step_times
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
+from automap_models.hlo.step_classes import StepClasses
 
 DEVICE = ideal_device("one", {"float32": 1e12, "bfloat16": 1e12}, 1e12, 1e30)
 """Nothing but FLOP counts, one a picosecond."""
@@ -49,7 +50,8 @@ def f32(*shape: int) -> Any:
 def sharding_and_work(function: Any, *arguments: Any) -> tuple[ModuleSharding, ShardingWork]:
     module = trace(TrainingStep("step", function, arguments, 0, (len(arguments) - 1,), 1))
     sharding = sharding_classes(module, sharding_rules(module), RuleSet("shardy", ""))
-    return sharding, sharding_work(module, sharding, instruction_graph(module), DEVICE)
+    graph = instruction_graph(module)
+    return sharding, sharding_work(StepClasses(module, sharding, graph), step_times(graph, DEVICE))
 
 
 @cache
@@ -189,6 +191,7 @@ def test_launches_are_not_divided() -> None:
     device = ideal_device("slow start", {"float32": 1e12}, 1e12, 1e30, launch_s=1.0)
     module = trace(TrainingStep("step", mlp, (f32(8, 8), f32(8, 8), f32(8, 8)), 0, (2,), 1))
     sharding = sharding_classes(module, sharding_rules(module), RuleSet("shardy", ""))
-    work = sharding_work(module, sharding, instruction_graph(module), device)
+    graph = instruction_graph(module)
+    work = sharding_work(StepClasses(module, sharding, graph), step_times(graph, device))
     assert work.launch_s == pytest.approx(round(work.launch_s))
     assert work.compute_s < 1e-6

@@ -86,9 +86,11 @@ class TracedSharding:
         """
         from automap_models.formats.hardware_yaml import known_devices, read_device
         from automap_models.hlo.clock import clock_seconds
-        from automap_models.hlo.sharding_work import sharding_work
+        from automap_models.hlo.sharding_work import sharding_work, step_times
+        from automap_models.hlo.step_classes import StepClasses
 
-        work = sharding_work(self.module, self.sharding, self.graph, device, reassociated=reassociated)
+        classes, times = StepClasses(self.module, self.sharding, self.graph), step_times(self.graph, device)
+        work = sharding_work(classes, times, reassociated=reassociated)
         if not cluster.is_known:
             seconds = clock_seconds(self.graph, [*map(read_device, known_devices()), device])
             cluster = cluster.relative_to(device.name, seconds, "float32")

@@ -20,7 +20,7 @@ from automap_models.core.sharding_classes import ShardingWork
 from automap_models.errors import BadInput
 from automap_models.hlo.dimension_classes import ModuleSharding
 from automap_models.hlo.module import Module
-from automap_models.hlo.sharding_work import DivisibleProfile, step_times, work_of
+from automap_models.hlo.sharding_work import DivisibleProfile, sharding_work, step_times
 from automap_models.hlo.step_classes import StepClasses
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
 
@@ -61,7 +61,7 @@ def stage_shardings(
     """
     step, times = StepClasses(module, sharding, graph), step_times(graph, device, times_s)
     divisible = DivisibleProfile(step, times, profile, device)
-    search = _Search(profile.model, sharding, work_of(step, divisible.times), cluster, device.constants.launch_s)
+    search = _Search(profile.model, sharding, sharding_work(step, divisible.times), cluster, device.constants.launch_s)
     return tuple(
         divisible.partitioned(choice.classes, degree, name)
         for degree in degrees(cluster, across_nodes=across_nodes)

@@ -256,12 +256,14 @@ def traced(model: str, rules: str) -> tuple[ShardingClasses, ShardingWork]:
     from automap_models.hlo.dimension_classes import sharding_classes
     from automap_models.hlo.graph import instruction_graph
     from automap_models.hlo.rule_sets import read_rule_set
-    from automap_models.hlo.sharding_work import sharding_work
+    from automap_models.hlo.sharding_work import sharding_work, step_times
     from automap_models.hlo.shardy import sharding_rules
+    from automap_models.hlo.step_classes import StepClasses
 
     module = module_of(model)
     sharding = sharding_classes(module, sharding_rules(module), read_rule_set(rules))
-    return sharding.classes, sharding_work(module, sharding, instruction_graph(module), read_device("v100"))
+    graph = instruction_graph(module)
+    return sharding.classes, sharding_work(StepClasses(module, sharding, graph), step_times(graph, read_device("v100")))
 
 
 @cache

@@ -36,7 +36,7 @@ from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.module import MlirModule
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet
-from automap_models.hlo.sharding_work import step_times, work_of
+from automap_models.hlo.sharding_work import sharding_work, step_times
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
 from automap_models.hlo.step_classes import StepClasses
@@ -79,7 +79,7 @@ def small(name: str) -> Step:
 def microbatch_work(step: Step, device: Device) -> ShardingWork:
     """The work of one micro-batch: of the whole step without its update."""
     times = step_times(step.graph, device).in_microbatch(step.graph)
-    return work_of(StepClasses(step.module, step.sharding, step.graph), times)
+    return sharding_work(StepClasses(step.module, step.sharding, step.graph), times)
 
 
 def price(step: Step, device: Device, cluster: Cluster, classes: tuple[int, ...], degree: int) -> ShardingPrice:
