@@ -25,21 +25,21 @@ BUDGET = {
     "automap_models": (956, 8),
     "core": (7_299, 34),
     "cost": (3_553, 18),
-    "envs": (1_605, 12),
+    "envs": (1_600, 12),
     "export": (1_996, 14),
     "formats": (4_923, 20),
     "hlo": (7_152, 36),
-    "planners": (859, 6),
+    "planners": (856, 6),
     "planners/online": (311, 3),
-    "planners/placement": (3_336, 17),
-    "planners/portfolio": (2_981, 17),
-    "planners/replan": (695, 4),
-    "planners/sharding": (838, 5),
-    "planners/staged": (3_558, 22),
-    "planners/strategies": (3_014, 16),
+    "planners/placement": (3_325, 17),
+    "planners/portfolio": (2_942, 15),
+    "planners/replan": (694, 4),
+    "planners/sharding": (837, 5),
+    "planners/staged": (3_530, 19),
+    "planners/strategies": (2_974, 15),
     "plots": (1_270, 9),
     "requests": (1_701, 11),
-    "rl": (1_088, 11),
+    "rl": (1_074, 9),
     "run": (4_864, 24),
     "simulate": (1_637, 8),
     "torch_export": (3_182, 14),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_503, 21),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_171, "files": 381, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 69_029, "files": 373, "compiled": 80, "numbers": 229}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
