@@ -56,8 +56,8 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster, step_device
 from automap_models.planners.options import COMPETING, PlanOptions
+from automap_models.planners.portfolio.candidate import Simplicity, simplicity
 from automap_models.planners.portfolio.planning import planned
-from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace, divisors, planning_space
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.frameworks import framework_plans

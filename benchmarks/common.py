@@ -25,7 +25,7 @@ from automap_models.datagen.generate import draw_groups
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.errors import Infeasible
 from automap_models.planners.base import Deadline
-from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.search import ExactPlanner
 from automap_models.resources import conf_dir
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner
-from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.search import ExactPlanner
 
 Outcome = Result[StagedProblem, StagedPlan]
 MODELS = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19")

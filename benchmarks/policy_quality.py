@@ -37,7 +37,7 @@ from automap_models.planners.options import PlanOptions
 from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
-from automap_models.planners.staged.tables import TablesPlanner
+from automap_models.planners.staged.search import TablesPlanner
 
 FIRST_CUTS = (1, 4, 16)
 HEADS = ("planner", "first cuts", "searched", "problems", "mean", "median", "p99", "max", "do not fit", "ms")

@@ -30,7 +30,7 @@ from automap_models.core.run_record import RunRecord
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.planners.staged.baselines import UniformPlanner
-from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.search import ExactPlanner
 from automap_models.run.base import RunProblem, run_schedule
 from automap_models.run.torch_backend import run
 from automap_models.torch_export.measure import measure_module

@@ -18,7 +18,7 @@ from automap_models.envs.pipeline.env import IDEAL, Floats, Problems
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.dataset import read_dataset
-from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.search import ExactPlanner
 
 from .console import narrated, say
 

@@ -40,11 +40,12 @@ class OutOfTime(Exception):
 
     Attributes:
         bound_s: no plan that the search was to look at is shorter; 0 when it came to know nothing.
+        incumbent: the best plan by then, as the search has it; None where it has none.
     """
 
-    def __init__(self, bound_s: float = 0.0) -> None:
+    def __init__(self, bound_s: float = 0.0, incumbent: Any = None) -> None:
         super().__init__(f"stopped with a lower bound of {bound_s} s")
-        self.bound_s = bound_s
+        self.bound_s, self.incumbent = bound_s, incumbent
 
 
 class Deadline:
@@ -169,20 +170,18 @@ def maker_in_words(planner: str) -> str:
 
 
 def solve_all(
-    planner: Planner[ProblemT, PlanT, Any], problems: Sequence[ProblemT], deadline: Deadline = NEVER
+    planner: Planner[ProblemT, PlanT, Any], problems: Sequence[ProblemT]
 ) -> list[Result[ProblemT, PlanT] | AutomapError]:
     """A result for each problem, or the error that it raises; together as far as possible."""
     try:
-        return [*planner.solve_batch(problems, deadline=deadline)]
+        return [*planner.solve_batch(problems)]
     except AutomapError:  # one of them is to blame: the others get their plans one by one
-        return [_attempt(planner, problem, deadline) for problem in problems]
+        return [_attempt(planner, problem) for problem in problems]
 
 
-def _attempt(
-    planner: Planner[ProblemT, PlanT, Any], problem: ProblemT, deadline: Deadline
-) -> Result[ProblemT, PlanT] | AutomapError:
+def _attempt(planner: Planner[ProblemT, PlanT, Any], problem: ProblemT) -> Result[ProblemT, PlanT] | AutomapError:
     try:
-        return planner.solve(problem, deadline=deadline)
+        return planner.solve(problem)
     except AutomapError as error:
         return error
 

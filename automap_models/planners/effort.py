@@ -49,8 +49,6 @@ SUBSPACE = Work(1.5e-4, 0.0)
 """What is added to that of the virtual stages of a family."""
 CLOSED = Work(8.0e-5, 3.0e-8)
 """A lower bound in closed form, by ranks times kinds of layers and recomputation."""
-CHAINS = Work(4.5e-4, 2.4e-5)
-"""A lower bound by chains of passes, by virtual stages."""
 ESTIMATES = Work(5.0e-5, 1.5e-7)
 """Guesses of a division, by schedules."""
 PRICE = Work(6.5e-4, 4.5e-7)

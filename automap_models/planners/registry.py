@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 PLANNERS: dict[str, dict[str, str]] = {
     "staged": {
         "policy": "automap_models.planners.staged.policy:PolicyPlanner",
-        "tables": "automap_models.planners.staged.tables:TablesPlanner",
-        "exact": "automap_models.planners.staged.exact:ExactPlanner",
+        "tables": "automap_models.planners.staged.search:TablesPlanner",
+        "exact": "automap_models.planners.staged.search:ExactPlanner",
         "uniform": "automap_models.planners.staged.baselines:UniformPlanner",
         "data-parallel": "automap_models.planners.staged.baselines:DataParallelPlanner",
         "auto": "automap_models.planners.portfolio.auto:AutoPlanner",

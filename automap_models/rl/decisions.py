@@ -12,14 +12,45 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from automap_models.envs.sharding.env import Decided, ShardingTables
-from automap_models.rl import td_targets
-from automap_models.rl.agent import AgentConfig, explore
+from automap_models.rl.agent import AgentConfig, explore, huber, n_step_target, rated_choice
 from automap_models.rl.learner import Learner, LearnerConfig
-from automap_models.rl.networks.sharding import ShardingQNetwork
+from automap_models.rl.networks.pipeline import dueling
 from automap_models.rl.replay import Items, PrioritisedReplay
+
+
+class ShardingQNetwork(nn.Module):
+    """A dueling perceptron on the m decisions in their order and the share of them that lies behind (Auto-MAP §3.2).
+
+    Args:
+        dims: m.
+        hidden: width of a layer.
+        layers: number of layers below the two heads.
+    """
+
+    def __init__(self, dims: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        body: list[nn.Module] = []
+        width = dims + 1
+        for _ in range(layers):
+            body += [nn.Linear(width, hidden), nn.ReLU()]
+            width = hidden
+        self.body = nn.Sequential(*body)
+        self.advantage, self.value = nn.Linear(width, 2), nn.Linear(width, 1)
+
+    @torch.no_grad()
+    def describe(self, tables: ShardingTables, states: Decided) -> tuple[Tensor, Tensor]:
+        """[B, m+1] the flattened state, and [B, 2] the legal actions, over which advantages are centred."""
+        position = states.position.unsqueeze(1) / len(tables.order)
+        return torch.cat([tables.decision_vector(states).float(), position], 1), tables.legal(states)
+
+    def forward(self, described: tuple[Tensor, Tensor]) -> Tensor:
+        """[B, 2] action values."""
+        flat, legal = described
+        hidden = self.body(flat)
+        return dueling(self.value(hidden), self.advantage(hidden), legal)
 
 
 class Moment(NamedTuple):
@@ -90,7 +121,7 @@ class ShardingAgent:
         if self.config.best_known:
             target = torch.maximum(target, item["return_t"])
         error = chosen - target
-        return (weights * td_targets.huber(error, self.config.huber)).mean(), error.detach().abs()
+        return (weights * huber(error, self.config.huber)).mean(), error.detach().abs()
 
     def _target(self, r_t: Tensor, discount_t: Tensor, s_t: Decided) -> Tensor:
         """[B] targets; states count only where the discount does."""
@@ -101,8 +132,8 @@ class ShardingAgent:
             described = self.target.describe(self.tables, going)
             value = self.target(described)
             chooser = self.online(described) if self.config.double else value
-            value = td_targets.rated_choice(chooser, value, self.tables.legal(going))
-        return td_targets.n_step_target(r_t, discount_t, torch.zeros_like(r_t).index_put((rows,), value))
+            value = rated_choice(chooser, value, self.tables.legal(going))
+        return n_step_target(r_t, discount_t, torch.zeros_like(r_t).index_put((rows,), value))
 
 
 def transitions(states: Decided, moments: Sequence[Moment], config: AgentConfig) -> Items:

@@ -29,8 +29,7 @@ from automap_models.envs.pipeline.env import (
     rewards,
     values_of,
 )
-from automap_models.rl import td_targets
-from automap_models.rl.agent import AgentConfig, explore
+from automap_models.rl.agent import AgentConfig, explore, huber, log_rescale, rated_choice
 from automap_models.rl.networks.pipeline import PipelineNetwork
 from automap_models.rl.replay import Items
 
@@ -146,13 +145,13 @@ class PipelineAgent:
         """
         value = self._chosen(problems, _states(items), items["choice"])
         taken, earned = (torch.from_numpy(items[name]).to(value.device) for name in ("taken", "reward"))
-        returns = td_targets.log_rescale(earned) if self.config.log_values else earned
+        returns = log_rescale(earned) if self.config.log_values else earned
         error = torch.where(taken, value - returns, 0.0)
         count = taken.sum(1).clamp(min=1)
         common = error.sum(1) / count
         apart = torch.where(taken, error - common.unsqueeze(1), 0.0)
-        huber = self.config.huber
-        loss = td_targets.huber(apart, huber).sum(1) / count + 0.1 * td_targets.huber(common, huber)  # decides nothing
+        delta = self.config.huber
+        loss = huber(apart, delta).sum(1) / count + 0.1 * huber(common, delta)  # decides nothing
         return (weights * loss).mean(), error.detach().abs().sum(1) / count
 
     def decisions(self, index: Integers, problems: Problems, epsilon: float) -> Played:
@@ -171,7 +170,7 @@ class PipelineAgent:
         choice = np.where(step % 2 == 0, complete.cuts[rows, step // 2], complete.firsts[rows, step // 2])
         chosen = self._chosen(problems, complete.before(step), choice[:, None]).squeeze(1)
         earned = torch.from_numpy(items["reward"]).to(chosen.device)
-        target = td_targets.log_rescale(earned) if self.config.log_values else earned
+        target = log_rescale(earned) if self.config.log_values else earned
         going = np.flatnonzero(step + 1 < problems.decisions)
         if len(going):
             with torch.no_grad():
@@ -179,10 +178,10 @@ class PipelineAgent:
                 rated = values(self.target, choices)
                 legal = torch.from_numpy(choices.legal).to(rated.device)
                 chooser = values(self.online, choices) if self.config.double else rated
-                value = self.config.gamma * td_targets.rated_choice(chooser, rated, legal)
+                value = self.config.gamma * rated_choice(chooser, rated, legal)
                 target = target.index_put((torch.from_numpy(going),), value)
         error = chosen - target
-        return (weights * td_targets.huber(error, self.config.huber)).mean(), error.detach().abs()
+        return (weights * huber(error, self.config.huber)).mean(), error.detach().abs()
 
     def _chosen(self, problems: Problems, states: States, choice: Integers) -> Tensor:
         """[B, n] values of choices [B, n] of states; of those that there are not anything."""

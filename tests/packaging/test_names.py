@@ -76,7 +76,6 @@ ALIKE = {
         *("calibration", "exploration", "export", "replan", "run", "sweep"),
     ),
     "lists planners, or models": ("registry",),
-    "is the rule for plans of stages, or for strategies": ("simplicity",),
 }
 """Why several modules may have a name, and such names."""
 

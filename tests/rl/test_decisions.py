@@ -15,13 +15,13 @@ from automap_models.rl.decisions import (
     DecisionLearner,
     Moment,
     ShardingAgent,
+    ShardingQNetwork,
     empty_decision,
     n_step_sums,
     returns,
     transitions,
 )
 from automap_models.rl.learner import LearnerConfig
-from automap_models.rl.networks.sharding import ShardingQNetwork
 from automap_models.rl.replay import PrioritisedReplay
 
 EPISODES = 6

@@ -13,7 +13,7 @@ from automap_models.core.staged import StagedProblem
 from automap_models.envs.pipeline.encoding import encode
 from automap_models.envs.pipeline.env import Problems, rewards
 from automap_models.envs.pipeline.features import ESTIMATE
-from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.search import ExactPlanner
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.episodes import IDEAL_OVER_LENGTH, PipelineAgent, empty_branches
 from automap_models.rl.learner import Learner, LearnerConfig

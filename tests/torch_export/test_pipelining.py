@@ -11,7 +11,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.errors import BadInput
-from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.search import ExactPlanner
 
 torch = pytest.importorskip("torch")
 from torch import fx, nn  # noqa: E402

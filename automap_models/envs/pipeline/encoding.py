@@ -58,11 +58,6 @@ class EncodedProblems:
         return EncodedProblems(**{name: array[index] for name, array in self.as_dict().items()})
 
     @classmethod
-    def concatenate(cls, parts: Sequence[EncodedProblems]) -> EncodedProblems:
-        """Several batches as one."""
-        return cls(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)})
-
-    @classmethod
     def from_mapping(cls, arrays: Mapping[str, NDArray[Any]], where: str = "data set") -> EncodedProblems:
         """Pick this record's fields out of a mapping, e.g. an opened data set, and check what they hold.
 

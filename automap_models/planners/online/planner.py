@@ -18,8 +18,8 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.staged.costs import does_not_fit, plain
-from automap_models.planners.staged.exact import certify
 from automap_models.planners.staged.feasibility import out_of_memory, plans_fit
+from automap_models.planners.staged.search import certify
 from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.simulate.plan_step import step_cost
 

@@ -340,12 +340,4 @@ def optimum_of_passes(
                 return incumbent
             ceiling_s = min(other.value_s, incumbent.value_s - lightest.value_s) * LESS
     except OutOfTime:
-        raise PassesOutOfTime(bound_s, incumbent) from None
-
-
-class PassesOutOfTime(OutOfTime):
-    """OutOfTime with the best placement found by then."""
-
-    def __init__(self, bound_s: float, incumbent: Split | None) -> None:
-        super().__init__(bound_s)
-        self.incumbent = incumbent
+        raise OutOfTime(bound_s, incumbent) from None

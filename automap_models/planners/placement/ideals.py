@@ -24,7 +24,6 @@ from automap_models.planners.placement.ideal_kernel import unit_loads
 from automap_models.planners.placement.ideal_search import (
     IdealSearch,
     Lattice,
-    PassesOutOfTime,
     Split,
     TooManyIdeals,
     devices_in_use,
@@ -144,9 +143,7 @@ def _search(
             search = IdealSearch(problem, unit_loads(contraction), lattice, deadline, watch)
             split = search.optimum(None if incumbent is None else incumbent.value_s) or incumbent
     except OutOfTime as stopped:
-        if isinstance(stopped, PassesOutOfTime):
-            incumbent = stopped.incumbent
-        return _Best(incumbent, stopped.bound_s, finished=False)
+        return _Best(stopped.incumbent or incumbent, stopped.bound_s, finished=False)
     return _Best(split, np.inf if split is None else split.value_s, finished=True)
 
 

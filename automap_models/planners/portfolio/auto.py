@@ -16,11 +16,10 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.units import counted, rounds, size
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.portfolio.attempt import Attempt
-from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.candidate import Candidate, Simplicity, simplest, simplicity
 from automap_models.planners.portfolio.misfit import nothing_fits
 from automap_models.planners.portfolio.portfolio import Portfolio
 from automap_models.planners.portfolio.proofs import prove
-from automap_models.planners.portfolio.simplicity import Simplicity, simplest, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 

@@ -1,15 +1,27 @@
-"""What a portfolio compares: plans of every kind, each with its cost and what is proven about its kind."""
+"""What a portfolio compares: plans of every kind, each with its cost and what is proven about its kind.
+
+And how simple a plan is to run, and which of nearly equal plans an engineer would take (cost-model.md).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cached_property
 
+import numpy as np
+
+from automap_models.core.cluster import RESERVE
 from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Bound
+from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, stage_state_bytes
+from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.simulate.breakdown import Breakdown, breakdown
+from automap_models.simulate.plan_step import step_cost
 
 KINDS: dict[PlanKind, str] = {
     "data": "data parallelism",
@@ -111,3 +123,106 @@ def rank(candidates: list[Candidate]) -> list[Candidate]:
         candidates,
         key=lambda candidate: (not candidate.fits, candidate.step_s, order.index(candidate.kind), candidate.name),
     )
+
+
+# ---- one stage
+
+
+def one_stage_plans(space: PlanningSpace) -> list[Candidate]:
+    """The best plan of each degree of operator partitioning, 1 among them; where none fits the one of least memory.
+
+    All plans are looked at: with one stage there is nothing to cut, so that each best one is proven.
+    """
+    if 1 not in space.stage_numbers or not space.allows(1):
+        return []
+    best: dict[str, Candidate] = {}
+    for problem, index in space.one_stage():
+        planner = "explorer" if index else "data-parallel"
+        plan = StagedPlan((), (), problem.micro_batches, planner, coarse_cuts=(), shardings=(index,))
+        if not plan.check_valid(problem)[0]:
+            continue
+        candidate = Candidate(problem, plan, step_cost(problem, plan))
+        if candidate.name not in best or _better(candidate, best[candidate.name]):
+            best[candidate.name] = candidate
+    return [
+        replace(candidate, proven=Bound(candidate.step_s, "exact") if candidate.fits else None)
+        for candidate in best.values()
+    ]
+
+
+def _better(one: Candidate, other: Candidate) -> bool:
+    """Of plans that fit the shorter one, of those that do not the smaller one; one that is as good is not better.
+
+    Micro-batches come in ascending number, so that of equal plans the one with the largest micro-batches is kept.
+    """
+    if one.fits != other.fits:
+        return one.fits
+    ours, theirs = (one.step_s, other.step_s) if one.fits else (one.memory_bytes, other.memory_bytes)
+    return ours < theirs * (1.0 - LENGTH_ROUNDING)
+
+
+# ---- simplicity
+
+
+class Simplicity(IntEnum):
+    """Kinds of plans, the simplest first. No framework has unequal stages."""
+
+    DATA = 0
+    BLOCKS = 1
+    EQUAL = 2
+    UNEQUAL = 3
+
+    @property
+    def requires(self) -> str:
+        """What runs them that simpler ones do without."""
+        return _NEEDS[self]
+
+
+_NEEDS = {
+    Simplicity.DATA: "any framework",
+    Simplicity.BLOCKS: "any framework with pipelines",
+    Simplicity.EQUAL: "cuts inside blocks: automap-run, or torch's own pipelines",
+    Simplicity.UNEQUAL: "stages on unequal numbers of devices: automap-run",
+}
+
+
+def simplicity(plan: StagedPlan, devices: int, ends: Collection[int]) -> Simplicity:
+    """The kind of a plan.
+
+    Args:
+        plan: of the model.
+        devices: of the cluster.
+        ends: the last instruction of each block.
+    """
+    if plan.stages == 1:
+        return Simplicity.DATA
+    if len(set(np.diff([0, *plan.device_cuts, devices]).tolist())) > 1:
+        return Simplicity.UNEQUAL
+    return Simplicity.BLOCKS if set(plan.cuts) <= set(ends) else Simplicity.EQUAL
+
+
+def simplest(candidates: Sequence[tuple[Simplicity, Candidate]], min_gain: float) -> Candidate:
+    """The simplest of nearly equal plans.
+
+    From the simplest kind to the hardest, in one kind those with room in the memory before those at risk, from few
+    stages to many, and of these from 1F1B, which holds the fewest micro-batches, to other schedules: a later plan is
+    taken where its step is more than `min_gain` shorter than that of the one taken before, relatively. So no plan is
+    shorter by more than that than the one taken in the end.
+
+    Args:
+        candidates: at least one that fits.
+        min_gain: 0 takes the shortest of all, of those that tie the simplest.
+    """
+    fitting = [(kind, c) for kind, c in candidates if c.fits]
+    ordered = sorted(fitting, key=lambda entry: (entry[0], *_order(entry[1])))
+    _, chosen = ordered[0]
+    for _, candidate in ordered[1:]:
+        if candidate.step_s < chosen.step_s * (1.0 - max(min_gain, 1e-9)):
+            chosen = candidate
+    return chosen
+
+
+def _order(candidate: Candidate) -> tuple[bool, int, bool, float]:
+    """Room in the memory, fewer stages, then 1F1B, then the shorter step."""
+    at_risk = candidate.memory_bytes > (1.0 - RESERVE) * candidate.limit_bytes
+    return at_risk, candidate.plan.stages, candidate.problem.schedule != DEFAULT_SCHEDULE, candidate.step_s

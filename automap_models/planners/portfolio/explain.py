@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from automap_models.core.mesh import PlanKind
@@ -33,18 +34,19 @@ def explain_loss(loser: Candidate, best: Candidate) -> str:
         return _does_not_fit(loser)
     if loser.step_s <= best.step_s * (1.0 + SLIGHT):
         return f"within {100 * SLIGHT:g} % of the best"
-    ours, theirs = loser.parts, best.parts
-    excess = {
-        _gradients: ours.gradients_s - theirs.gradients_s,
-        _activations: ours.activations_s - theirs.activations_s,
-        _bubble: ours.bubble_s - theirs.bubble_s,
-        _transfers: ours.transfers_s - theirs.transfers_s,
-        _tied: ours.tied_s - theirs.tied_s,
-        _update: ours.update_s - theirs.update_s,
-        _compute: ours.compute_s - theirs.compute_s,
+    explained: dict[str, Callable[[Candidate], str] | str] = {
+        "gradients_s": _gradients,
+        "activations_s": _activations,
+        "bubble_s": "idle time",
+        "transfers_s": "transfers between stages",
+        "tied_s": "sum of tied weights' gradients",
+        "update_s": "update of its parameters",
+        "compute_s": _compute,
     }
-    largest = max(excess, key=excess.__getitem__)
-    return largest(loser)
+    ours, theirs = loser.parts, best.parts
+    part = max(explained, key=lambda name: getattr(ours, name) - getattr(theirs, name))
+    words = explained[part]
+    return f"{words}: {_share(loser, getattr(ours, part))}" if isinstance(words, str) else words(loser)
 
 
 def _does_not_fit(loser: Candidate) -> str:
@@ -74,22 +76,6 @@ def _activations(loser: Candidate) -> str:
     reduced = float(sharding.reduced_fwd[span].sum() + sharding.reduced_bwd[span].sum()) / d
     share = _share(loser, loser.parts.activations_s)
     return f"all-reduces of activations over {t} devices, {_size(reduced)} a micro-batch: {share}"
-
-
-def _bubble(loser: Candidate) -> str:
-    return f"idle time: {_share(loser, loser.parts.bubble_s)}"
-
-
-def _tied(loser: Candidate) -> str:
-    return f"sum of tied weights' gradients: {_share(loser, loser.parts.tied_s)}"
-
-
-def _update(loser: Candidate) -> str:
-    return f"update of its parameters: {_share(loser, loser.parts.update_s)}"
-
-
-def _transfers(loser: Candidate) -> str:
-    return f"transfers between stages: {_share(loser, loser.parts.transfers_s)}"
 
 
 def _compute(loser: Candidate) -> str:

@@ -25,13 +25,19 @@ from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.candidate import KINDS, Candidate, Missing, rank
+from automap_models.planners.portfolio.candidate import (
+    KINDS,
+    Candidate,
+    Missing,
+    one_stage_plans,
+    rank,
+    simplest,
+    simplicity,
+)
 from automap_models.planners.portfolio.explain import explain_loss, explain_missing
 from automap_models.planners.portfolio.length import LengthSearch
 from automap_models.planners.portfolio.misfit import nothing_fits
-from automap_models.planners.portfolio.one_stage import one_stage_plans, possible_stages, staged_problems
-from automap_models.planners.portfolio.simplicity import simplest, simplicity
-from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.portfolio.space import PlanningSpace, possible_stages, staged_problems
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.stage_devices import require_few_devices
 
@@ -266,7 +272,7 @@ def _proven(result: StagedResult) -> Bound:
 
 
 def simplest_first(ranked: Sequence[Candidate], min_gain: float, ends: Collection[int]) -> list[Candidate]:
-    """Plans, ranked, with the simplest one first of those nearly as short as the shortest (portfolio.simplicity).
+    """Plans, ranked, with the simplest one first of those nearly as short as the shortest (portfolio.candidate).
 
     Args:
         ranked: see `rank`.

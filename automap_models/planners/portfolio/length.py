@@ -23,9 +23,7 @@ from automap_models.planners.portfolio.proofs import prove
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.improve import Moves, cut_places
-from automap_models.planners.staged.refine import refine
-from automap_models.planners.staged.search import STARTS, anytime_search, first_plans
-from automap_models.planners.staged.tables import TablesPlanner
+from automap_models.planners.staged.search import STARTS, TablesPlanner, anytime_search, first_plans, refine
 
 TABLES = TablesPlanner.name
 SEARCH_S = 5.0

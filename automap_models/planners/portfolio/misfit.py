@@ -16,10 +16,9 @@ from automap_models.core.units import counted, rounds, seconds
 from automap_models.errors import Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, OutOfTime
-from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.one_stage import one_stage_plans, possible_stages, staged_problems
+from automap_models.planners.portfolio.candidate import Candidate, one_stage_plans
 from automap_models.planners.portfolio.profile_strategy import best_strategy
-from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.portfolio.space import PlanningSpace, possible_stages, staged_problems
 from automap_models.planners.staged.costs import untrained_in_words
 from automap_models.planners.staged.feasibility import least_share, plans_fit
 from automap_models.planners.staged.improve import Moves

@@ -24,8 +24,7 @@ from automap_models.formats.hardware_yaml import known_devices, step_device
 from automap_models.planners.base import SILENT, Watch
 from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig
-from automap_models.planners.portfolio.one_stage import possible_stages
-from automap_models.planners.portfolio.space import PlanningSpace, default_batch, planning_space
+from automap_models.planners.portfolio.space import PlanningSpace, default_batch, planning_space, possible_stages
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.resources import zoo_dir
 

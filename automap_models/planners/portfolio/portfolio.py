@@ -2,7 +2,7 @@
 
     data parallelism ────────────────────────────────────────────┐
     for S × M × schedule:                                        ├──▶ refine the best few ──▶ the simplest of nearly
-      equal stages: as frameworks cut ──▶ move the cuts          │                            equal plans (simplicity)
+      equal stages: as frameworks cut ──▶ move the cuts          │                            equal plans (simplest)
       any stages:   one stage more, or a table ──▶ move both     │
       the best few: under the other schedules ──▶ move           ┘
 
@@ -28,15 +28,13 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
-from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.simplicity import Simplicity, simplicity
+from automap_models.planners.portfolio.candidate import Candidate, Simplicity, simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs
 from automap_models.planners.staged.frameworks import PLANNER as AS_FRAMEWORKS
 from automap_models.planners.staged.frameworks import balanced, framework_plans
 from automap_models.planners.staged.improve import Moves, cut_places
-from automap_models.planners.staged.refine import refine
-from automap_models.planners.staged.search import LOOK_S, anytime_search
+from automap_models.planners.staged.search import LOOK_S, anytime_search, refine
 from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.planners.staged.stage_devices import MOST_DEVICES, require_few_devices
 from automap_models.planners.staged.step_bounds import BIG

@@ -25,6 +25,7 @@ from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedProblem
 from automap_models.core.training_state import default_state_factor
 from automap_models.errors import BadInput
+from automap_models.planners.staged.stage_arrays import StageArrays, stage_arrays
 
 MAX_STAGES = 16
 """Stages of the deepest pipeline that is tried; a number asked for by name may be larger."""
@@ -270,6 +271,21 @@ class PlanningSpace:
                 raise _too_small(batch, self.cluster)
         problems = (self.problem(S, M, self.schedule) for S, M in shapes)
         return tuple(problem for problem in problems if self.for_target(problem))
+
+
+def staged_problems(space: PlanningSpace) -> Iterator[StagedProblem]:
+    """Every problem of several stages that has plans which satisfy the space's constraints."""
+    for stages in space.several:
+        if space.allows(stages):
+            yield from (space.problem(stages, M, space.schedule, sharded=True) for M in space.counts)
+
+
+def possible_stages(problem: StagedProblem) -> StageArrays | None:
+    """What its stages hold; None where they cannot share out the devices."""
+    try:
+        return stage_arrays(problem)[0]
+    except BadInput:  # without what is forbidden, or without a sample for every replica
+        return None
 
 
 def _too_small(global_batch: int, cluster: Cluster) -> BadInput:

@@ -23,8 +23,7 @@ from automap_models.cost.staged import StagedCost
 from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.staged.costs import Costs
-from automap_models.planners.staged.refine import refine
-from automap_models.planners.staged.search import anytime_search
+from automap_models.planners.staged.search import anytime_search, refine
 from automap_models.simulate.plan_step import step_cost
 
 NAME = "replan"

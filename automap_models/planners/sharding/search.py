@@ -23,9 +23,8 @@ from automap_models.envs.sharding.env import Decided, ShardingTables
 from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, UNDECIDED
 from automap_models.planners.agent_yaml import SearchDocument
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
-from automap_models.rl.decisions import DecisionLearner, Moment, ShardingAgent
+from automap_models.rl.decisions import DecisionLearner, Moment, ShardingAgent, ShardingQNetwork
 from automap_models.rl.learner import one_thread
-from automap_models.rl.networks.sharding import ShardingQNetwork
 
 
 class Round(NamedTuple):

@@ -8,6 +8,18 @@ What comes before a place is known and what comes behind it is at its least (ste
 lead to no plan below the limit. Under a schedule the bound is stage_kernel.least_step, with the least round trip in
 place of that of the stages which are not there yet, by the length L `pipeline_length`; and in any case the least length
 behind what the first micro-batch takes up to there.
+
+    0 ─── stages before s ───┬── stage s ──┬─ x ─┬─ `behind` stages and the last one ── m
+    ahead: known             i, a   j      k, q  rest[q, k, ·, behind]: at its least
+
+    s, depth     the stage whose end is looked for       ends         where each stage may end, by how little plans take
+    i, a         boundary and device where it begins     messages     [D+1, D+1] seconds per byte at least (step_bounds)
+    k, q, j      where it ends, and its sharding         rest         [D+1, m+1, 4, lanes] (step_bounds.least_rests)
+
+    bound = max(ahead + f + x + rest[LENGTH], least_step of stages 0 … s with 2·x + rest[TRIP] behind them)
+
+Ends are kept with their bounds and the least is gone into first, so that the limit falls early; a list is as long as
+there are places (`room`), so that nothing is allocated on the way.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import Costs, StagedResult, is_plain, plain
-from automap_models.planners.staged.exact import certify
+from automap_models.planners.staged.search import certify
 from automap_models.simulate.plan_step import step_under
 
 

@@ -18,8 +18,9 @@ from automap_models.core.instruction_graph import IntArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.staged.bottleneck import constructed
+from automap_models.planners.staged.feasibility import packed
 from automap_models.planners.staged.move_kernel import moved_on, step_of
-from automap_models.planners.staged.stage_arrays import StageArrays, stage_arrays
+from automap_models.planners.staged.stage_arrays import StageArrays, of_equal_stages, stage_arrays
 from automap_models.planners.staged.stage_kernel import BOUNDARY, DEVICE, SHARDING
 from automap_models.simulate.play import Layout
 from automap_models.simulate.rounds import layouts_of
@@ -101,14 +102,9 @@ class Moves:
         Args:
             equal: whether all stages have equally many devices.
         """
-        from automap_models.planners.staged.feasibility import packed
-
-        stages, count = self.stages, self.stages.stages
+        stages = self.stages
         if equal:
-            even = np.arange(count + 1) * (stages.devices // count)
-            kind = np.full_like(stages.kind, -1)
-            kind[:, even[:-1], even[1:]] = stages.kind[:, even[:-1], even[1:]]
-            stages = stages._replace(kind=kind)
+            stages = stages._replace(kind=of_equal_stages(stages.kind, stages.stages))
         plan = packed(stages) if self.can_cut else None
         return [] if plan is None else [self.plan(plan[0])]
 

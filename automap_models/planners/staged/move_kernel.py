@@ -14,6 +14,17 @@ of small moves comes to. What a move leads to is looked at in three steps, and m
     M·u below the best?          (least_step)           (simulate.play)
 
 A shorter plan is moved on from at once. The length L (cost-model.md) is a closed form, and needs no bound.
+
+    s, count     a stage, of S                          low, high    stages low … high - 1 begin elsewhere than before
+    by           so many boundaries or devices later    gone         stage `gone` and the one before it are made one
+    index        of a block of stages, single ones      divided      the stage, of those that are left, that is divided
+                 first, then two neighbours, …                       into itself and `new`
+
+    route[0, s] + by, route[1, s] + by_device    for s in low … high - 1; only stages low - 2 … high get other times,
+                                                 as neighbours send to them and share links with them
+    fewer        [3, S] the route without stage `gone`; trial, draft: see Search
+
+Times of stages that stay as they are do not depend on others, which is why a move works out a few of them anew.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.staged.costs import StagedResult, plain, result_of
+from automap_models.planners.staged.improve import PASSES, Moves
 from automap_models.planners.staged.policy_file import Policy, policy_of
-from automap_models.planners.staged.tables import late
+from automap_models.planners.staged.search import late
 from automap_models.resources import zoo_dir
 
 SHIPPED = "pipeline.onnx"
@@ -97,11 +98,9 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
                 yield i, self._improved(problem, plans)
 
     def _improved(self, problem: StagedProblem, plans: list[StagedPlan]) -> StagedPlan:
-        """The shortest plan that moves from the network's lead to; numba takes half a second to import."""
+        """The shortest plan that moves from the network's lead to."""
         if not self.config.moves:
             return plans[0]
-        from automap_models.planners.staged.improve import PASSES, Moves
-
         moves = Moves(problem, planner=self.name)
         _, plan = moves.improved(plans, equal=False, count=len(plans), passes=len(plans) * PASSES)
         return plans[0] if plan is None else plan

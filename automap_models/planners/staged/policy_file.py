@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -38,29 +38,6 @@ LARGEST = 1_024
 """Points, stages and devices of problems that a policy can be for: the paper's network reads a number for each pair."""
 ALLOWANCE_S = 10.0
 """Processor time after which a call of the graph is stopped: hundreds of times what a network takes."""
-
-
-def outside(problem: StagedProblem, ranges: Mapping[str, tuple[float, float]], purpose: str) -> str | None:
-    """A sentence on which value of a problem lies outside some ranges, of the values in RANGES; None if none does.
-
-    Args:
-        problem: on equal nodes.
-        ranges: least and most of each.
-        purpose: what they were, such as `the policy was trained`.
-    """
-    cluster = problem.cluster
-    values = (
-        problem.stages,
-        problem.micro_batches,
-        cluster.nodes,
-        cluster.devices_per_node,
-        cluster.inter / cluster.intra,
-    )
-    for name, value in zip(RANGES, values, strict=True):
-        low, high = ranges[name]
-        if not low * (1 - 1e-6) <= value <= high * (1 + 1e-6):
-            return f"{name.replace('_', ' ')} {value:g} is outside {low:g} … {high:g}, for which {purpose}"
-    return None
 
 
 class Policy:
@@ -102,7 +79,15 @@ class Policy:
         """A sentence on which value lies outside what the policy was trained for; None if none does."""
         if problem.granularity != self.points:
             return f"granularity {problem.granularity} is not the policy's {self.points}"
-        return outside(problem, self.ranges, "the policy was trained")
+        cluster = problem.cluster
+        ratio = cluster.inter / cluster.intra
+        values = (problem.stages, problem.micro_batches, cluster.nodes, cluster.devices_per_node, ratio)
+        for name, value in zip(RANGES, values, strict=True):
+            low, high = self.ranges[name]
+            if not low * (1 - 1e-6) <= value <= high * (1 + 1e-6):
+                what = f"{name.replace('_', ' ')} {value:g} is outside {low:g} … {high:g}"
+                return f"{what}, for which the policy was trained"
+        return None
 
     def worth(self, choices: Choices) -> NDArray[np.float32]:
         """[B, K] what choices are worth.

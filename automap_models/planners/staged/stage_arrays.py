@@ -127,22 +127,18 @@ def stage_arrays(problem: StagedProblem, places: IntArray | None = None) -> tupl
     in_flight = np.array([problem.in_flight(s) for s in range(problem.stages)], dtype=np.int64)
     micro_batches = float(problem.micro_batches)
     if problem.constraints.equal_replicas:
-        arrays = arrays._replace(kind=_of_equal_stages(problem, arrays.kind))
+        arrays = arrays._replace(kind=of_equal_stages(arrays.kind, problem.stages))
+        require_devices(problem, np.any(arrays.kind >= 0, axis=0))
     return arrays._replace(
         windows=windows, in_flight=in_flight, micro_batches=micro_batches, least_C=least[0], least_W=least[1]
     ), boundary
 
 
-def _of_equal_stages(problem: StagedProblem, kind: IntArray) -> IntArray:
-    """[J, D+1, D+1] the kinds of places, of which stages on equally many devices have theirs alone.
-
-    Raises:
-        BadInput: a stage may not have so many devices.
-    """
-    even = np.arange(problem.stages + 1) * (problem.cluster.devices // problem.stages)
+def of_equal_stages(kind: IntArray, stages: int) -> IntArray:
+    """[J, D+1, D+1] the kinds of places, of which stages on equally many devices have theirs alone."""
+    even = np.arange(stages + 1) * ((kind.shape[1] - 1) // stages)
     equal = np.full_like(kind, -1)
     equal[:, even[:-1], even[1:]] = kind[:, even[:-1], even[1:]]
-    require_devices(problem, np.any(equal >= 0, axis=0))
     return equal
 
 

@@ -1,7 +1,20 @@
 """What the stages of a plan take under a schedule, and how long its step is at least; compiled by numba.
 
-A route is a plan in the loops, [3, S+1]: the boundary and the device where each stage begins, and the end; and the
-sharding of each. Everything is as cost.staged has it, to rounding.
+    boundary     0        i               k            m       stage s is between boundaries i and k, of m,
+                 |   …    |    stage s    |     …      |       on devices a … q-1, of D, in sharding j;
+    device       0        a               q            D       stage s+1 is on devices q … e-1
+
+    stages       stage_arrays.StageArrays: prefix sums at boundaries, so that a stage is a difference of two columns
+    route        [3, S+1] a plan: boundary and device where each stage begins, and the end; the sharding of each
+    times        [1 + 7·S] of a route (simulate.play): 0, then of each stage f, b, message, what is left of the
+                 all-reduce, update …; durations are the same of the first stages alone
+
+    u = f + b    what a stage takes for a micro-batch                                                       stage_s
+    late         AR - overlap · min(AR, b)                                                                  ending_s
+    fits         σ·ΣW + Σfrozen + w·Σstash / parts ≤ memory, w the micro-batches that it holds              held_bytes
+    step ≥ max over s of when its last backward pass ends, plus what comes after that                       least_step
+
+Everything is as cost.staged has it, to rounding.
 """
 
 from __future__ import annotations

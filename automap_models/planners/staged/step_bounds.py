@@ -11,6 +11,12 @@ not depend on how many there are before it. A place has four numbers, each at it
 different plans; x is the message to the devices that receive it fastest, w the micro-batches that the stage holds, v
 those that the stage behind it holds, M of them in all.
 
+    a, q      devices a … q-1 of the stage         messages  [D+1, D+1] seconds per byte of x (least_messages)
+    i, k      boundaries where it begins and ends  windows   [D+1, 2] first and last boundary of places on a device
+    j, lane   its sharding; of the stages left     alive     [D+1, m+1, 2] first lane that counts, one after the last
+    counts    [7, lanes] by lane (COUNTS)          behind    [m+1, 4, lanes] `rest` behind k with the message x
+    rows      [6, m+1] prefix sums for a, q, j     begins    [S, 2] where stages may begin, whatever their devices
+
     TRIP      u + 2·x + trip                     the round trip of a micro-batch
     HEAD      u                                  of the first of these stages
     SPAN      from the first pass of the stage to its last one, the largest of

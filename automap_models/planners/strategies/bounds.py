@@ -11,6 +11,10 @@ The most work that a rank does in T is a linear program of two rows. Its dual ha
 
     most work of rank r in T = min over vertices (α, β) of α · (T - e_r) + β · B_r
 
+    work     ╱‾‾‾ β·B, memory is short       r, S    ranks                    corners  [S, …, 2] α and β of each vertex
+    in T   ╱                                 j, n    columns: a kind of block counts   [S] how many of these there are
+         ╱ α·(T - e), time is short                  with a recomputation     T        bisected between low and high
+
 Where all blocks are alike, that is as many whole blocks. The least T in which all ranks together do the work of the
 model is found by bisection. No step of the subspace is shorter than this T, with the update on ranks that share it
 evenly and the sum over tied embeddings.

@@ -1,10 +1,10 @@
-"""Chains of passes, and a lower bound of a subspace's steps by a mean of them.
+"""Chains of passes: the rows of a subspace's program (relaxation), of equal stages and of whatever was simulated.
 
     rank 0   F F F F . . . . . I W       a chain: each of its passes waits for the one before it
     rank 1   . F . . F I W F I W         no rank ends before a chain of its passes does, whatever passes take
 
-Chains of equal stages are known for each schedule. A mean of them with weights that add up to 1 is a bound, too: the
-weights are those with which the step has the schedule's bubble wherever blocks lie.
+Chains of equal stages are known for each schedule. A mean of them with weights that add up to 1, as the program makes
+it, has the schedule's bubble wherever blocks lie.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages, repeating_micro_batches
 from automap_models.core.strategy import Strategy
 from automap_models.cost.stage_costs import SENDING_ALONE
-from automap_models.planners import effort
-from automap_models.planners.strategies.subspace_costs import SubspaceCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
@@ -33,13 +31,13 @@ def passes_laid_out(strategy: Strategy) -> int:
 
 
 class Chains(NamedTuple):
-    """Chains of passes (simulate.rounds.Chain): no step is shorter than any of them, or than a mean of them.
+    """Chains of passes (simulate.rounds.Chain): no step is shorter than any of them.
 
     Attributes:
         passes: [n, 3, V] how many F, I and W of each virtual stage; from the first pass of their rank on where ranks do
             not wait for one another.
         messages: [n, V-1] how many between neighbouring virtual stages, where ranks compute while they send.
-        ranks: [n, S] 1 for the rank whose last pass is the last of them, or weights that add up to 1.
+        ranks: [n, S] 1 for the rank whose last pass is the last of them.
     """
 
     passes: FloatArray
@@ -71,45 +69,3 @@ def usual_chains(name: str, ranks: int, micro_batches: int, vp: int) -> Chains:
         _, longest = longest_chains(name, micro_batches, vp, PassTimes(equal, equal, equal, short))
         chains += filter(None, map(longest, range(ranks)))
     return as_arrays(name, ranks, chains)
-
-
-@lru_cache(maxsize=4096)
-def weighted_chain(name: str, ranks: int, micro_batches: int, vp: int) -> Chains:
-    """The mean in which the virtual stage of fewest passes has most of them, without the first axis.
-
-    It is the optimal strategy of a game in which one side chooses a chain and the other where to put a block: wherever
-    blocks lie, the step has the schedule's bubble.
-    """
-    from scipy.optimize import linprog
-
-    chains = usual_chains(name, ranks, micro_batches, vp)
-    count, _, stages = chains.passes.shape
-    solution = linprog(
-        np.append(np.zeros(count), -1.0),
-        A_ub=np.concatenate([-chains.passes.sum(axis=1).T / micro_batches, np.ones((stages, 1))], axis=1),
-        b_ub=np.zeros(stages),
-        A_eq=np.append(np.ones(count), 0.0)[None],
-        b_eq=[1.0],
-        method="highs",
-        options={"presolve": False},  # takes a sixth of the time of so small and dense a program
-    )
-    weights = np.maximum(solution.x[:-1], 0.0) if solution.x is not None else np.eye(count)[0]
-    return Chains(*(np.tensordot(weights / weights.sum(), rows, axes=1) for rows in chains))
-
-
-def chain_bound(subspace: SubspaceCosts, recompute: list[int]) -> float:
-    """No step of the subspace is shorter than its weighted chain, with all blocks where they add least to it.
-
-    Args:
-        subspace: costs of the subspace.
-        recompute: kinds of recomputation that blocks may have.
-    """
-    costs, strategy = subspace.ranks, subspace.strategy
-    effort.count(effort.CHAINS, strategy.stages)
-    chain = weighted_chain(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
-    of_layers = np.einsum("pv,vkjp->vkj", chain.passes, costs.passes[subspace.rank_of])  # [V, k, R]
-    of_layers += (chain.ranks[:, None] * costs.gradients)[subspace.rank_of, :, None]
-    seconds = float((chain.passes[:2] * subspace.sends).sum() + chain.passes[0] @ subspace.starts)
-    seconds += float(chain.messages @ subspace.messages) + costs.even_update_s + subspace.tied_s
-    seconds += float(of_layers[0, costs.ends.first, 0] + of_layers[-1, costs.ends.last, 0])
-    return seconds + float(of_layers[:, :, recompute].min(axis=(0, 2)) @ costs.blocks)

@@ -4,7 +4,7 @@ All of these are searches of their own, shorter than the one for the best strate
 into one pool, from which the answer is chosen and all rows of the report are:
 
     pool     the best strategy of each sort of every search, of frameworks first
-    chosen   of the pool that which asks least (simplicity), of those that a framework trains where one is
+    chosen   of the pool that which asks least (charged_s), of those that a framework trains where one is
     rows     of the pool the shortest with a choice less, of a kind, in less memory
 
 A search begins beside the chosen strategy, with its own degrees where it has them. A round of searches may come upon
@@ -32,8 +32,15 @@ from automap_models.planners.base import SILENT, Deadline, Progress, Watch
 from automap_models.planners.strategies.completion import Completion
 from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
-from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
-from automap_models.planners.strategies.simplicity import PARALLEL, STEPS, UNEQUAL, charged_s, steps_of
+from automap_models.planners.strategies.problem import (
+    PARALLEL,
+    STEPS,
+    UNEQUAL,
+    StrategiesConfig,
+    StrategyProblem,
+    charged_s,
+    steps_of,
+)
 from automap_models.simulate.strategy import StrategyPricing
 
 StrategyResult = Result[StrategyProblem, Strategy]
@@ -50,7 +57,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
 DEGREES = ("tp", "cp", "ep", "pp", "dp")
 NOTHING = frozenset[str]()
 NO_FRAMEWORK = "a framework that runs it"
-"""What a strategy needs that none trains, beside simplicity.STEPS."""
+"""What a strategy needs that none trains, beside problem.STEPS."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ class Comparisons:
         watch: who is told.
         budget_s: counted, of all comparisons together; None is a quarter of that search's.
         frameworks: that train strategies, by name, the preferred ones first; none where nobody asks.
-        min_gain: see simplicity.
+        min_gain: see problem.charged_s.
 
     Attributes:
         pool: of the problem; each strategy fits.

@@ -24,8 +24,7 @@ from automap_models.cost.strategy import gathered_bytes, laid_out
 from automap_models.planners import effort
 from automap_models.planners.strategies.chain_bounds import passes_laid_out
 from automap_models.planners.strategies.fitting import shortest_choices
-from automap_models.planners.strategies.problem import StrategyProblem
-from automap_models.planners.strategies.simplicity import UNEQUAL, steps_of
+from automap_models.planners.strategies.problem import UNEQUAL, StrategyProblem, steps_of
 from automap_models.planners.strategies.subspace_costs import SubspaceCosts
 from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
 

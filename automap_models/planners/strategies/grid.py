@@ -27,8 +27,7 @@ from automap_models.core.framework import Degrees, Divided
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, require_runnable
 from automap_models.core.strategy import ZERO_STAGES, Strategy
 from automap_models.errors import BadInput
-from automap_models.planners.strategies.problem import StrategyProblem
-from automap_models.planners.strategies.simplicity import PARALLEL, SPLIT, SPLITTING, UNEQUAL
+from automap_models.planners.strategies.problem import PARALLEL, SPLIT, SPLITTING, UNEQUAL, StrategyProblem
 
 
 class ScheduleChoice(NamedTuple):

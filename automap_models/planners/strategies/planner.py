@@ -18,9 +18,8 @@ from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.strategies.completion import Incumbent
 from automap_models.planners.strategies.grid import Grid
-from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
+from automap_models.planners.strategies.problem import PARTIAL, StrategiesConfig, StrategyProblem, steps_of
 from automap_models.planners.strategies.search import Search, SearchCounts
-from automap_models.planners.strategies.simplicity import PARTIAL, steps_of
 from automap_models.simulate.strategy import require_device
 
 WITHIN = "target"

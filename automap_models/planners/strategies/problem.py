@@ -1,4 +1,10 @@
-"""Which strategies are searched, of which model, on which cluster, with which fields given; and how far."""
+"""Which strategies are searched, of which model, on which cluster, with which fields given; and how far.
+
+What makes a strategy harder to run than data parallelism alone are steps: each of STEPS asks for a step that is
+`min_gain` shorter, so that strategies compare by one number:
+
+    charged_s = step · (1 - min_gain) ^ -(steps of difficulty)
+"""
 
 from __future__ import annotations
 
@@ -15,16 +21,40 @@ from automap_models.core.framework import Limits
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.microbatch import usual_samples
 from automap_models.core.model_work import ModelWork
+from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy, TransformerShape
 from automap_models.core.units import size
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_kinds
-from automap_models.planners.strategies.simplicity import PARTIAL
 from automap_models.simulate.strategy import StrategyPricing
 
 if TYPE_CHECKING:
     from automap_models.planners.strategies.subspace_costs import RankCosts
+
+TENSOR, CONTEXT, PIPELINE = "tensor parallelism", "context parallelism", "a pipeline"
+SPLIT, UNEQUAL, PARTIAL = "a backward pass in two parts", "unequal layers", "partial recomputation"
+PARALLEL: Mapping[str, str] = {"tp": TENSOR, "cp": CONTEXT, "pp": PIPELINE}
+"""Degree of a strategy → what it is harder by where that is more than 1."""
+STEPS = frozenset({*PARALLEL.values(), SPLIT, UNEQUAL, PARTIAL})
+SPLITTING = frozenset({"zb-h1", "zb-h2", "zb-v", "dualpipev"})
+"""Schedules whose ranks have gradients of inputs and of weights in passes of their own."""
+
+
+def steps_of(strategy: Strategy) -> frozenset[str]:
+    """Which of STEPS a strategy takes."""
+    s = strategy
+    taken = {name: getattr(s, degree) > 1 for degree, name in PARALLEL.items()}
+    taken[SPLIT] = s.stages > 1 and s.schedule in SPLITTING
+    taken[UNEQUAL] = s.layers is not None and len(set(s.layers)) > 1
+    taken[PARTIAL] = s.recompute_blocks is not None or isinstance(s.recompute, tuple)
+    return frozenset(name for name, does in taken.items() if does)
+
+
+def charged_s(step_s: float, steps: int, min_gain: float = DEFAULT_MIN_GAIN) -> float:
+    """By what strategies compare: seconds of a step, as much longer as they have to be shorter."""
+    return step_s / (1.0 - min_gain) ** steps
+
 
 HALF: Mapping[Precision, str] = {"bf16": "bfloat16", "fp16": "float16"}
 
@@ -83,7 +113,7 @@ class StrategyProblem:
             that a strategy does not have reserve nothing.
         within: what the framework can express that is to run it; None for all that there is.
         most_ranks: of the pipeline; None is any number.
-        without: what its strategies do without, of simplicity.STEPS.
+        without: what its strategies do without, of STEPS.
         start: strategies that the search begins with: one that may be of another problem, beside which it begins, and
             others of this one.
         runtime: how the framework runs strategies.

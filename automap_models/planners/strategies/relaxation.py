@@ -1,5 +1,11 @@
 """A lower bound of a subspace's steps by linear programming, and the cuts that attain it.
 
+    v  virtual stage, of V          s  rank, of S          c  kind of block          j  kind of recomputation, of R'
+    p  pass: F, I or W              n  row: a chain, or a moment of a rank          k  layer that is distinct
+
+    rank 0    F ─┐ x      ┌─ I W         a chain: Σ over its passes of y[v, ·, ·] · seconds, and x of each message
+    rank 1       └─ F I ──┘              is one row, as linear in y as seconds of a stage are in its blocks
+
     y[v, c, j]     blocks of kind c with recomputation j in virtual stage v, any number 0 or more, whole or not
     T              when the last rank has run its passes and summed its gradients
     O              the slowest rank's update

@@ -3,7 +3,7 @@
     degrees          tp, cp, ep, pp, dp, micro-batch, SP       work shared evenly                  split_degrees
       └ ranks        × ZeRO                                    bounds.closed_bound, with the       split_ranks
           │                                                    emptiest schedule's memory
-          └ subspaces × schedule × virtual stages              the same with their own             chain
+          └ subspaces × schedule × virtual stages              the same with their own             split_ranks
               └ cuts and recomputation in pieces               relaxation: few chains, then more,  relax, lengthen,
                   │                                            then whole blocks                   integer
                   └ strategies, simulated                      completion                          enumerate_strategies
@@ -34,7 +34,6 @@ from automap_models.core.strategy import Strategy
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, least_in_flight
-from automap_models.planners.strategies.chain_bounds import chain_bound
 from automap_models.planners.strategies.closed_forms import estimated_subspaces
 from automap_models.planners.strategies.completion import Completion, Completions, Incumbent, priced
 from automap_models.planners.strategies.dominance import DegreeCosts
@@ -236,23 +235,20 @@ class Search:
             in_flight = self.in_flight(subspace.degrees, subspace.choice)
             bound_s = closed_bound(costs, kinds, in_flight, node.costs, self.limit_s)
             self.counts.families += 1
-            self.push(max(least_s, bound_s), partial(self.chain, node))
+            self.push(max(least_s, bound_s), partial(self.relax, node))
 
     # ---- subspaces
 
-    def chain(self, node: Node, bound_s: float) -> None:
-        """Bound a subspace by the mean of its chains, and simulate the first one of its ranks: short searches and
-        comparisons live on these."""
-        if node.costs.strategy.stages > 1:
-            bound_s = max(bound_s, chain_bound(node.costs, node.recompute))
+    def relax(self, node: Node, bound_s: float) -> None:
+        """Simulate a subspace, if it is the first one of its ranks: short searches and comparisons live on these. Then
+        bound it by its program of few chains, and show a strategy of that."""
         ranks = node.costs.ranks
-        if bound_s < self.limit_s and ranks not in self.entered and len(self.entered) < self.config.guesses:
+        if ranks not in self.entered and len(self.entered) < self.config.guesses:
             self.entered.add(ranks)
             self.simulate(node, node.completions.balanced())
-        self.push(bound_s, partial(self.relax, node))
-
-    def relax(self, node: Node, bound_s: float) -> None:
-        """Bound a subspace by its program of few chains, and show a strategy of it."""
+            if bound_s >= self.limit_s:
+                self.open_s = min(self.open_s, bound_s)
+                return
         self.counts.relaxed += 1
         relaxed = node.relaxation.solve(0, self.limit_s)
         self.round_off(node, relaxed, neighbours=False)

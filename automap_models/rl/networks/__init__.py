@@ -1,1 +1,1 @@
-"""Q-networks, one file for each kind of environment."""
+"""Networks of pipelines and of placements."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from automap_models.envs.pipeline import features, flat
 from automap_models.envs.pipeline.env import Describe
-from automap_models.rl.td_targets import log_rescale
+from automap_models.rl.agent import log_rescale
 
 
 def masked_pool(hidden: Tensor, mask: Tensor) -> Tensor:

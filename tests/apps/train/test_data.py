@@ -18,7 +18,7 @@ from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.envs.pipeline.env import DEVICES, IDEAL, Problems
 from automap_models.errors import BadInput
 from automap_models.formats.dataset import read_dataset
-from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.search import ExactPlanner
 from automap_models.train.build import build_data, epochs_of, require_fitting_problems
 from automap_models.train.data import DataSettings, PipelineData, VisitSampler
 

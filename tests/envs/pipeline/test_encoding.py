@@ -143,7 +143,6 @@ def test_cut_masks_are_those_of_the_grids(lengths: list[int], granularity: int) 
 def test_problems_are_taken_apart_and_put_together() -> None:
     encoded = encode([_problem(n) for n in (5, 40, 80)])
     assert len(encoded) == 3
-    _assert_same(EncodedProblems.concatenate([encoded.take(slice(0, 1)), encoded.take(slice(1, 3))]), encoded)
     _assert_same(EncodedProblems.from_mapping({**encoded.as_dict(), "episode": np.zeros(3)}), encoded)
     _assert_same(encoded.take(np.array([2, 0])), encode([_problem(80), _problem(5)]))
     _assert_same(encoded.take(np.array([False, True, False])), encode([_problem(40)]))

@@ -24,7 +24,7 @@ from automap_models.planners.base import Deadline, Progress
 from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, agent_config
 from automap_models.planners.online.search import COPIES, OnlineRound
 from automap_models.planners.registry import make_planner
-from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.search import ExactPlanner
 from automap_models.resources import conf_dir
 
 FEW = 6 * COPIES

@@ -14,8 +14,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, rank
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig, ExplorePlanner
 from automap_models.planners.portfolio.misfit import least_memory
-from automap_models.planners.portfolio.one_stage import possible_stages, staged_problems
-from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.portfolio.space import PlanningSpace, possible_stages, staged_problems
 
 PATIENT = ExploreConfig(budget_s=600.0)
 FORBIDDEN = [(), ("operator",), ("pipeline",), ("data",), ("operator", "pipeline"), ("data", "pipeline")]

@@ -25,7 +25,7 @@ from automap_models.planners import effort
 from automap_models.planners.base import NEVER, Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.baselines import UniformPlanner
-from automap_models.planners.staged.exact import ExactConfig, ExactPlanner, certify
+from automap_models.planners.staged.search import ExactConfig, ExactPlanner, certify
 from automap_models.planners.staged.step_bounds import least_step_s
 from automap_models.simulate.plan_step import step_cost
 

@@ -13,8 +13,8 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.layers import block_ends
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
+from automap_models.planners.portfolio.candidate import Simplicity
 from automap_models.planners.portfolio.portfolio import Portfolio
-from automap_models.planners.portfolio.simplicity import Simplicity
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.frameworks import balanced, equal_blocks, framework_plans
 from automap_models.simulate.plan_step import step_cost

@@ -17,8 +17,8 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import transfer_s_per_byte
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.planners.base import NEVER
-from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.feasibility import plans_fit
+from automap_models.planners.staged.search import ExactPlanner
 from automap_models.planners.staged.stage_arrays import RING, stage_arrays
 from automap_models.planners.staged.stage_kernel import moved_s
 from automap_models.planners.staged.step_bounds import least_step_s

@@ -12,7 +12,7 @@ from optima import exact_search
 from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.planners.staged.refine import refine
+from automap_models.planners.staged.search import refine
 from automap_models.simulate.plan_step import step_cost
 
 MakeProblem = Callable[..., StagedProblem]

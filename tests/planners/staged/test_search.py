@@ -19,10 +19,9 @@ from automap_models.errors import BadInput
 from automap_models.planners import effort
 from automap_models.planners.base import NEVER, Deadline
 from automap_models.planners.staged import branch_and_bound
-from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.improve import layouts
 from automap_models.planners.staged.move_kernel import step_of
-from automap_models.planners.staged.search import anytime_search
+from automap_models.planners.staged.search import ExactPlanner, anytime_search, certify
 from automap_models.planners.staged.stage_arrays import stage_arrays
 from automap_models.planners.staged.step_bounds import StepBounds
 from automap_models.simulate.plan_step import step_cost

@@ -19,9 +19,9 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.staged.improve import Moves, layouts, near, plan_of
 from automap_models.planners.staged.move_kernel import block, judged, moved_on, relocate, search_from, step_of
+from automap_models.planners.staged.search import TablesPlanner
 from automap_models.planners.staged.stage_arrays import MEMORY, stage_arrays
 from automap_models.planners.staged.stage_kernel import filled, least_step
-from automap_models.planners.staged.tables import TablesPlanner
 from automap_models.simulate.plan_step import step_cost
 
 DEVICE = Device("some", {"float32": 1e12}, 1e12, 4e8)

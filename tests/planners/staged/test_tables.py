@@ -14,8 +14,7 @@ from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.staged.baselines import UniformPlanner
-from automap_models.planners.staged.exact import ExactPlanner
-from automap_models.planners.staged.tables import TablesPlanner
+from automap_models.planners.staged.search import ExactPlanner, TablesPlanner
 
 
 def problem(nodes: int, per_node: int, stages: int = 4, **changes: Any) -> StagedProblem:

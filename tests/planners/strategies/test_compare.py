@@ -24,9 +24,15 @@ from automap_models.planners.base import SILENT, Progress
 from automap_models.planners.strategies.compare import Comparisons, front, kind_of
 from automap_models.planners.strategies.completion import Completion
 from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
-from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
+from automap_models.planners.strategies.problem import (
+    STEPS,
+    UNEQUAL,
+    StrategiesConfig,
+    StrategyProblem,
+    charged_s,
+    steps_of,
+)
 from automap_models.planners.strategies.remedies import what_would_fit
-from automap_models.planners.strategies.simplicity import STEPS, UNEQUAL, charged_s, steps_of
 from automap_models.requests.strategies import searched
 from automap_models.simulate.strategy import StrategyPricing
 

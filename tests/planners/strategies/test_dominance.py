@@ -10,8 +10,7 @@ from strategy_problems import random_problem
 from automap_models.core.cluster import Cluster
 from automap_models.planners.strategies.dominance import DegreeCosts, with_whole_sequences
 from automap_models.planners.strategies.grid import Grid, Subspace
-from automap_models.planners.strategies.problem import SharedCosts
-from automap_models.planners.strategies.simplicity import UNEQUAL
+from automap_models.planners.strategies.problem import UNEQUAL, SharedCosts
 from automap_models.simulate.strategy import StrategyPricing
 
 
