@@ -174,10 +174,10 @@ class StepClock:
 
     def _exchange_s(self, exchanged: FloatArray, work: LayerWork) -> FloatArray:
         """[B] of tokens to their experts, or back."""
-        group = self.groups.experts
-        if not self.runtime.once_a_node or group.size == 1 or not exchanged.any():
+        group, handed_on = self.groups.experts, work.boundary.values.sum()
+        if not self.runtime.once_a_node or not handed_on:  # what comes after the blocks hands nothing on
             return _collective_s(group.all_to_all_s, exchanged)
-        copies = work.exchanged.values.sum() / work.boundary.values.sum()
+        copies = work.exchanged.values.sum() / handed_on  # of a token, which is as wide as what a block hands on
         return _collective_s(lambda sent_bytes: group.dispatch_s(sent_bytes, copies), exchanged)
 
     def _launched(

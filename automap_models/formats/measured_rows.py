@@ -6,7 +6,7 @@
                "measured": {"iteration_s": 66.7, "memory_gib": 61.5}}]}
 
 A key that is missing, or has a value of another kind, makes the file bad input. A null is what nobody published: the
-row's system says what it did by default (measured_systems), or the row is skipped with a reason. So is a row whose
+row's system says what it did by default (runtime_yaml), or the row is skipped with a reason. So is a row whose
 strategy cannot be, or that ran on what no device is shipped for.
 """
 

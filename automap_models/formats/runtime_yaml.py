@@ -113,7 +113,7 @@ class RuntimeFile(Document, frozen=True, kw_only=True):
     selects: Selects = "products"
     dispatcher: Dispatcher = "alltoall"
     exchange_shares: tuple[float, float] | None = None
-    dispatch_shares: tuple[float, float] = (0.75, 0.9)
+    dispatch_shares: tuple[float, float] = (0.6, 0.7)
     routing: float = 1.0
     compute: float = 1.0
     host_s: float = 0.0
