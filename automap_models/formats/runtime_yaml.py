@@ -9,6 +9,7 @@ are in that name says what the row leaves open. No number is of one model or one
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -36,7 +37,7 @@ HOPPER = frozenset({"h100", "h100-96", "h200", "b200", "gb200", "b300", "gb300"}
 
 
 class RuntimeFile(Document, frozen=True, kw_only=True):
-    """What a framework does by default.
+    """What a framework does by default; what is not said here is as in Runtime, which has the same fields.
 
     Attributes:
         name: that people call it by.
@@ -53,28 +54,13 @@ class RuntimeFile(Document, frozen=True, kw_only=True):
         untied: whether GPT's output matrix is not the word embedding.
         zero_beside_pipeline: the most that ZeRO divides where there is a pipeline.
         micro_batches_are_ranks: whether a pipeline runs as many micro-batches as it has ranks, unless it is told.
-        gathers_a_layer: collectives in which the weights of a layer are gathered.
-        prefetches: whether ZeRO-3 gathers the next layer's weights while it computes.
-        tensor_overlap, gradient_overlap, expert_overlap: share of each kind of traffic that goes on beside computation,
-            of experts where `overlaps_experts`; of gradients None is the device's share.
-        overlaps_experts: whether tokens go to experts beside another micro-batch's computation.
-        exposes_gathers: whether ZeRO-1 and 2 gather the updated weights one after the other, beside nothing.
-        gradient_bytes: precision → bytes of a parameter's gradient while it adds up, where these are not 4.
-        gradient_moved_bytes: precision → bytes that are moved of a parameter's gradient in every micro-batch beyond
-            what its product writes, where these are not 6.
+        overlaps_experts: whether tokens go to experts beside another micro-batch's computation, `expert_overlap` of it.
+        gradient_bytes, gradient_moved_bytes: by precision, where they are not 4 and 6.
         fused_gradients_from: the first year in which products of gradients add to what is there, and move none.
-        buffer_bytes: of buffers that ZeRO reduces and gathers in.
-        casts_weights_once: whether weights are cast to 8 bits once a step.
         hopper_attention: whether flash kernels are those written for Hopper, where that is the device.
-        loss_copies, tensor_loss_copies: logits in fp32 that are held at once.
-        saves_gathered: whether tokens that sequence parallelism gathers are saved whole.
-        selects: what selective recomputation runs again.
         dispatcher: how tokens go to experts: once to each (alltoall, allgather), or once a node (deepep, hybridep).
         exchange_shares, dispatch_shares: of the bandwidth inside a node and across, that they reach by the former and
             by the latter; None are the device's shares of collectives.
-        routing: share of the bytes of copies of tokens that are moved on a device.
-        compute: seconds of kernels over those by the device's constants.
-        host_s, mixture_host_s: the host's, of each operation of a layer, and of one with experts.
         cuda_graph: which operations the host launches together: none, some (Transformer Engine's graphs of attention
             and routers), or all (of a whole iteration).
         graphed: share of the operations that `some` are.
@@ -131,32 +117,20 @@ class RuntimeFile(Document, frozen=True, kw_only=True):
             flash: whether there are flash kernels for the device.
         """
         once = self.dispatcher in ONCE_A_NODE
-        fused, usual = year >= self.fused_gradients_from, CAST_GRADIENT_BYTES
+        fused = year >= self.fused_gradients_from
+        alike = {field.name: getattr(self, field.name) for field in fields(Runtime) if hasattr(self, field.name)}
         return Runtime(
-            name=self.name,
-            flash=flash and year >= self.flash_from,
-            tensor_overlap=self.tensor_overlap,
-            gradient_bytes=self.gradient_bytes.get(precision, 4),
-            buffer_bytes=self.buffer_bytes,
-            gathers_a_layer=self.gathers_a_layer,
-            prefetches=self.prefetches,
-            gradient_moved_bytes=0.0 if fused else self.gradient_moved_bytes.get(precision, usual),
-            casts_weights_once=self.casts_weights_once,
-            hopper_attention=self.hopper_attention and device in HOPPER,
-            loss_copies=self.loss_copies,
-            tensor_loss_copies=self.tensor_loss_copies,
-            once_a_node=once,
-            expert_shares=self.dispatch_shares if once else self.exchange_shares,
-            expert_overlap=self.expert_overlap if self.overlaps_experts else 0.0,
-            selects=self.selects,
-            routing=self.routing,
-            compute=self.compute,
-            gradient_overlap=self.gradient_overlap,
-            exposes_gathers=self.exposes_gathers,
-            saves_gathered=self.saves_gathered,
-            host_s=self.host_s,
-            mixture_host_s=self.mixture_host_s,
-            graphed={"none": 0.0, "some": self.graphed, "all": 1.0}[self.cuda_graph],
+            **alike
+            | {
+                "flash": flash and year >= self.flash_from,
+                "gradient_bytes": self.gradient_bytes.get(precision, 4),
+                "gradient_moved_bytes": 0.0 if fused else self.gradient_moved_bytes.get(precision, CAST_GRADIENT_BYTES),
+                "hopper_attention": self.hopper_attention and device in HOPPER,
+                "once_a_node": once,
+                "expert_shares": self.dispatch_shares if once else self.exchange_shares,
+                "expert_overlap": self.expert_overlap if self.overlaps_experts else 0.0,
+                "graphed": {"none": 0.0, "some": self.graphed, "all": 1.0}[self.cuda_graph],
+            }
         )
 
     def shares_tokens(self, year: int, tp: int, selective: bool) -> bool:
