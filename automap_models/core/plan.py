@@ -101,8 +101,8 @@ class Plan:
     def of_strategy(cls, priced: Estimate, where: str = "the strategy") -> Plan:
         """The strategy that a price is of."""
         strategy = replace(priced.strategy, layers=priced.stage_layers)
-        asked = {"facts": priced.facts, "runtime": priced.runtime or None}
-        return cls(where, priced.model, (), strategy.micro_batches, strategy=strategy, **asked)
+        plan = cls(where, priced.model, (), strategy.micro_batches, strategy=strategy, facts=priced.facts)
+        return replace(plan, runtime=priced.runtime or None)
 
     @property
     def kind(self) -> PlanForm:

@@ -116,7 +116,7 @@ class ProcessGroup:
         """
         if self.size == 1 or not sent_bytes:
             return 0.0
-        nodes = (self.nodes - 1) * (1.0 - (1.0 - 1.0 / self.nodes) ** copies)
+        nodes = (self.nodes - 1) * (1.0 - math.pow(1.0 - 1.0 / self.nodes, copies))
         within = (self.size - 1) / self.size * sent_bytes / self.intra
         across = nodes / copies * sent_bytes * self.inside * self.sharing / self.inter
         return (self.inside + self.nodes) * LATENCY_S + max(within, across)

@@ -266,7 +266,7 @@ class StageCosting:
             alone, moved = np.array(moved), summed
         else:
             alone, moved = np.zeros(len(moved)), np.add(summed, moved).tolist()
-        exposed = alone + [exposed_s(*row, self.overlap) for row in zip(moved, beside, strict=True)]
+        exposed: FloatArray = alone + [exposed_s(*row, self.overlap) for row in zip(moved, beside, strict=True)]
         return np.minimum(exposed, self.strategy.micro_batches * np.array(gathered)) if shared else exposed
 
     def _gathers(self, counts: FloatArray, first_layers: list[int]) -> FloatArray:

@@ -395,9 +395,9 @@ def _model(row: RowDocument, ran: RuntimeFile) -> MeasuredModel:
         shared_width=moe.shared_ffn or 0,
         dense_layers=moe.dense_layers,
         dense_width=moe.dense_ffn,
-        latent=model.mla and _latent(model.mla),
+        latent=_latent(model.mla) if model.mla else None,
         predicting_layers=model.mtp_layers or 0,
-        window=window and window.tokens,
+        window=window.tokens if window else None,
         windowed_layers=window.layers if window else 0,
     )
 

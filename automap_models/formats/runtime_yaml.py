@@ -36,7 +36,7 @@ HOPPER = frozenset({"h100", "h100-96", "h200", "b200", "gb200", "b300", "gb300"}
 """Devices that there are flash kernels for which are written for Hopper and later devices."""
 
 
-class RuntimeFile(Document, frozen=True, kw_only=True):
+class RuntimeFile(Document, kw_only=True):
     """What a framework does by default; what is not said here is as in Runtime, which has the same fields.
 
     Attributes:

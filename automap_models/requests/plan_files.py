@@ -55,8 +55,10 @@ def _price(request: ExportRequest) -> Price | None:
         return None
     if source is None:
         raise BadInput("is for the price of a model, and none is given", where="`topo`", do="give the model after PLAN")
-    given = {"source": source, "topo": cluster, "device": request.device, "target": request.to}
-    priced = StrategyRequest(**given, options=ExploreOptions(), cached=True, price=True)
+    options, target = ExploreOptions(), request.to
+    priced = StrategyRequest(
+        source=source, topo=cluster, device=request.device, options=options, cached=True, target=target, price=True
+    )
     return lambda strategy: float(answer(replace(priced, fields=asdict(strategy))).step_s)
 
 

@@ -25,8 +25,8 @@ def attention(layer: Layer, x: Value, c: DecoderConfig, window: int | None = Non
         of_head = 0 if c.query_norm == "heads" else width
         q, k = (layer.norm(x, layer_norm=False, width=of_head, fused=turn) for x in (q, k))
     q, k = turned(layer, q, turn or c.score_scale != 1.0), turned(layer, k, turn)
-    options = {"capped": c.score_cap is not None, "dropout": c.attention_dropout}
-    mixed = core(layer, q, k, v, c.heads, shared, reach=keys_read(layer.tokens, window), **options)
+    reach, capped = keys_read(layer.tokens, window), c.score_cap is not None
+    mixed = core(layer, q, k, v, c.heads, shared, reach=reach, capped=capped, dropout=c.attention_dropout)
     return layer.dense(mixed, c.width, bias=c.output_bias)
 
 
