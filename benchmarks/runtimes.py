@@ -98,8 +98,8 @@ def with_numbers(runtime: Runtime, numbers: Numbers, logs: FloatArray) -> Runtim
         elif name in ("routing", "tensor_overlap", "gradient_overlap"):
             changes[name] = min(value, 0.99)
     if numbers.mixtures:
-        way = "dispatch" if runtime.once_a_node else "exchange"
-        changes["expert_shares"] = tuple(min(values[f"{way}_{where}"], 1.0) for where in ("in", "across"))
+        kind = "dispatch" if runtime.once_a_node else "exchange"
+        changes["expert_shares"] = tuple(min(values[f"{kind}_{where}"], 1.0) for where in ("in", "across"))
         changes["expert_overlap"] = min(values["expert_overlap"], 0.99) if runtime.expert_overlap else 0.0
         changes["graphed"] = 1.0 - min(values["ungraphed"], 1.0) if 0.0 < runtime.graphed < 1.0 else runtime.graphed
     return replace(runtime, **changes)  # type: ignore[arg-type]
@@ -117,20 +117,20 @@ def ratios(rows: Sequence[Row], numbers: Numbers, logs: FloatArray) -> FloatArra
 def fitted(rows: Sequence[Row], numbers: Numbers) -> FloatArray:
     """The logarithms of the numbers with which the rows are priced best."""
     of_source = {source: [row for row in rows if row.step.source == source] for source in {r.step.source for r in rows}}
-    thinned = [row for source in sorted(of_source) for row in _thinned(of_source[source])]
-    counts, start = Counter(row.step.source for row in thinned), shipped(numbers)
-    weights = np.sqrt([min(10, counts[row.step.source]) / counts[row.step.source] for row in thinned])
+    few = [row for source in sorted(of_source) for row in _few_of(of_source[source])]
+    counts, start = Counter(row.step.source for row in few), shipped(numbers)
+    weights = np.sqrt([min(10, counts[row.step.source]) / counts[row.step.source] for row in few])
 
     def residuals(logs: FloatArray) -> FloatArray:
-        errors = np.log(ratios(thinned, numbers, logs))
+        errors = np.log(ratios(few, numbers, logs))
         soft = np.copysign(np.sqrt(2 * 0.1**2 * (np.sqrt(1 + (errors / 0.1) ** 2) - 1)), errors)
         return np.concatenate([weights * soft, math.sqrt(PULL) * (logs - start)])
 
-    found = least_squares(residuals, start, diff_step=[0.02] * start.size, max_nfev=8, xtol=1e-2)
-    return np.asarray(found.x, np.float64)
+    fit = least_squares(residuals, start, diff_step=[0.02] * start.size, max_nfev=8, xtol=1e-2)
+    return np.asarray(fit.x, np.float64)
 
 
-def _thinned(rows: Sequence[Row]) -> Sequence[Row]:
+def _few_of(rows: Sequence[Row]) -> Sequence[Row]:
     return rows[:: math.ceil(len(rows) / MOST_STEPS)]
 
 
@@ -160,13 +160,17 @@ def table(rows: Sequence[Row], numbers: Numbers, leave_out: bool) -> Iterator[tu
     first, best = shipped(numbers), fitted(rows, numbers)
     errors = []
     for source in track(sources, description="fitting", transient=True):
-        own = [row for row in rows if row.step.source == source]
+        of_source = [row for row in rows if row.step.source == source]
         others = [row for row in rows if row.step.source != source]
         columns = [first, best] + ([fitted(others, numbers)] if leave_out and others else [])
-        found = [errors_of(source, ratios(own, numbers, logs)) for logs in columns]
-        errors.append([each.median for each in found])
-        cells = [cell for each in found for cell in (f"{each.median:.1%}", f"{each.p90:.1%}", f"{each.ratio:.2f}")]
-        yield (source, str(len(own)), *cells)
+        of_columns = [errors_of(source, ratios(of_source, numbers, logs)) for logs in columns]
+        errors.append([column.median for column in of_columns])
+        cells = [
+            cell
+            for column in of_columns
+            for cell in (f"{column.median:.1%}", f"{column.p90:.1%}", f"{column.ratio:.2f}")
+        ]
+        yield (source, str(len(of_source)), *cells)
     means = [f"{mean:.1%}" for mean in np.mean([row for row in errors if len(row) == len(errors[0])], axis=0)]
     yield ("mean of medians", str(len(rows)), *(cell for mean in means for cell in (mean, "", "")))
     values = ", ".join(f"{name} {value:.3g}" for name, value in zip(numbers.names, np.exp(best), strict=True))

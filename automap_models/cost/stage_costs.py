@@ -261,7 +261,7 @@ class StageCosting:
         if shared:
             passes[1] = self._gathers(counts, first_layers).sum(axis=0)
         beside, gathered = (np.bincount(self.rank_of, row, minlength=self.strategy.pp).tolist() for row in passes)
-        summed, moved = ([each(*rank) for rank in of_ranks.tolist()] for each in (self._summed_s, self._gathered_s))
+        summed, moved = ([price(*rank) for rank in of_ranks.tolist()] for price in (self._summed_s, self._gathered_s))
         if self.strategy.zero < 3 and self.runtime.exposes_gathers:
             alone, moved = np.array(moved), summed
         else:

@@ -46,8 +46,8 @@ SHORT: dict[tuple[str, str], dict[str, Any]] = {
 }
 """Options with which planners that would take seconds on any problem take less."""
 FLOOR_S = 8.0
-"""What a deadline may be missed by whatever it is, on a slow machine: the first step that is trained online takes three seconds
-there. A planner that ignores its deadline takes longer."""
+"""What a deadline may be missed by whatever it is, on a slow machine, where the first step that is trained online takes
+three seconds; a planner that ignores it takes longer."""
 
 
 @dataclass(frozen=True)
