@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from automap_models.core.staged import StagedPlan as StagedPlan
     from automap_models.core.staged import StagedProblem as StagedProblem
     from automap_models.core.strategy import Strategy as Strategy
-    from automap_models.cost.layer_times import Runtime as Runtime
+    from automap_models.cost.runtime import Runtime as Runtime
     from automap_models.cost.staged import plan_cost as plan_cost
     from automap_models.errors import AutomapError as AutomapError
     from automap_models.errors import BadInput as BadInput

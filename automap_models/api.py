@@ -30,7 +30,7 @@ from automap_models.core.run_record import RunRecord
 from automap_models.core.schedules import DEFAULT_SCHEDULE, require_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
+from automap_models.cost.runtime import Runtime
 from automap_models.errors import BadInput, is_of_type
 from automap_models.formats.atomic import write_json
 from automap_models.formats.plan import written_plan
@@ -254,7 +254,7 @@ def price(
     device: str | Device | None = None,
     sequence: int | None = None,
     dropout: bool = False,
-    runtime: Runtime = DEFAULT_RUNTIME,
+    runtime: Runtime | PathLike | None = None,
     **fields: Any,
 ) -> PricedStrategy:
     """What a strategy costs on a cluster: the step, what it consists of, and the memory of every rank.
@@ -268,7 +268,8 @@ def price(
         device: what the cluster is made of; None is the kind that the cluster names. A mixed one names several.
         sequence: tokens of a sample; None is the model's own number.
         dropout: whether the model has the dropout that its config.json says.
-        runtime: how the framework runs it.
+        runtime: how the framework runs it: a record, a shipped one's name ("megatron", …) or a YAML file; None is as
+            programs in general do.
 
     Raises:
         BadInput: an argument cannot be used, or the strategy divides the model or the cluster otherwise than these can

@@ -131,7 +131,7 @@ def rankings(prices: Iterable[Price]) -> list[Ranking]:
         if isinstance(step, MeasuredStep) and price.estimate is not None and step.step_s is not None:
             strategy = step.strategy
             batch = strategy.global_batch, strategy.precision, step.day
-            groups[step.source, step.system, step.shape, step.cluster, *batch].append(price)
+            groups[step.source, step.system, step.model.shape, step.cluster, *batch].append(price)
     result = []
     for (source, _, shape, cluster, samples, *_), rows in groups.items():
         strategies = {price.step.strategy for price in rows}  # type: ignore[union-attr]
@@ -234,7 +234,7 @@ def omitted(steps: Iterable[MeasuredStep | SkippedStep], devices: dict[str, Devi
         for of_source in errors_by_source(observations, seconds[kind]):
             yield (kind, of_source.source, str(of_source.steps), *_in_words(of_source))
         for seconds_s, step in zip(seconds[kind].tolist(), by_kind[kind], strict=True):
-            if not step.shape.experts and step.step_s is not None:
+            if not step.model.shape.experts and step.step_s is not None:
                 dense.append(seconds_s / step.step_s)
     together = errors_of("dense models", dense)
     yield ("all", together.source, str(together.steps), *_in_words(together))

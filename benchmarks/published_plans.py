@@ -83,7 +83,7 @@ def groups_of(path: Path, sources: Sequence[str]) -> list[Group]:
             continue
         estimate, strategy = priced(step, devices).estimate, step.strategy
         if estimate is not None:
-            key = (step.source, step.system, step.shape, step.cluster, strategy.global_batch, strategy.precision)
+            key = (step.source, step.system, step.model.shape, step.cluster, strategy.global_batch, strategy.precision)
             rows[key].append((step, estimate))
     return [Group(some, step_work(some[0][0])) for some in rows.values()]
 
@@ -105,7 +105,7 @@ HEADINGS = (
 def row(group: Group, budget_s: float) -> tuple[tuple[str, ...], float | None]:
     """The cells of a group, and the found strategy's price over that of a published plan that fits."""
     step, price = group.published
-    case = BY.get(step.source, step.source), step.shape.name, f"{step.cluster.devices} {step.device}"
+    case = BY.get(step.source, step.source), step.model.shape.name, f"{step.cluster.devices} {step.device}"
     published = strategy_in_words(price), f"{price.step_s:.4g} s" + ("" if price.fits else " (does not fit)")
     best = group.searched(budget_s)
     cells = *case, str(step.strategy.global_batch), *published

@@ -202,6 +202,7 @@ class Priced(TypedDict):
     shape: TransformerShape | None
     tied: bool
     own_code: bool
+    runtime: str | None
     cluster: str
     device: str
     strategy: dict[str, bool | int | str | list[int | str] | None]

@@ -8,8 +8,8 @@ from gpt_work import gpt_work
 
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_times import Runtime
-from automap_models.cost.measured_step import MeasuredStep
+from automap_models.cost.measured_step import MeasuredModel, MeasuredStep
+from automap_models.cost.runtime import Runtime
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.simulate.calibration import Observation, step_observation
 
@@ -30,11 +30,7 @@ def measured_step(
         name=name,
         source=source,
         system="Megatron-LM",
-        family="gpt",
-        shape=work.shape,
-        experts_per_token=None,
-        tied=True,
-        dropout=True,
+        model=MeasuredModel(family="gpt", shape=work.shape, tied=True, dropout=True),
         strategy=strategy,
         device="a100",
         cluster=replace(cluster, devices_per_node=min(8, strategy.devices)),

@@ -23,7 +23,7 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.model_work import Amounts, Mark, ModelWork
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_times import Runtime
+from automap_models.cost.runtime import Runtime
 from automap_models.planners.strategies.planner import node_orders
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.simulate.calibration import USUAL

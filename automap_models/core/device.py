@@ -143,6 +143,7 @@ class Device:
         step: constants fitted to training steps; None where none have been, which takes the means (`constants`).
         left_out: least and largest median error of a source of measured steps under constants that are fitted to the
             other sources (benchmarks/results/measured_steps.md); None where that is not known.
+        host: time that the processor beside it takes to launch kernels over that of x86 hosts.
         cluster: whose nodes and links are the usual ones of such devices, by name or file; None where nobody says.
 
     Raises:
@@ -159,6 +160,7 @@ class Device:
     step: StepConstants | None = None
     left_out: tuple[float, float] | None = None
     cluster: str | None = None
+    host: float = 1.0
 
     def __post_init__(self) -> None:
         where = f"device {self.name}"
@@ -168,6 +170,8 @@ class Device:
         for key, value in {**peaks, "vector": self.vector, "bandwidth": self.bandwidth}.items():
             if not 0 < value < math.inf:
                 raise BadInput(f"{key} is {value!r}", where=where, do="give a positive number per second")
+        if not 0 < self.host < 1e3:
+            raise BadInput(f"host is {self.host!r}", where=where, do="give a positive number, 1 for x86 hosts")
         if not 0 < self.sustained <= 1:
             raise BadInput(f"sustained is {self.sustained!r}", where=where, do="give a share in (0, 1]")
         if self.left_out is not None and not 0 <= self.left_out[0] <= self.left_out[1] < math.inf:

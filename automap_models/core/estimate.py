@@ -95,6 +95,7 @@ class Estimate:
             weights.
         transfers_s: [pp·vp - 1] of a message to the next virtual stage, beside passes.
         reduced_s: [pp] what each rank does between its last pass and its update.
+        runtime: name of the program that runs it; empty of programs in general.
         unfitted: names of devices without constants fitted to them, which have those of others in the mean.
     """
 
@@ -115,6 +116,7 @@ class Estimate:
     passes_s: tuple[tuple[float, ...], ...] = ()
     transfers_s: tuple[float, ...] = ()
     reduced_s: tuple[float, ...] = ()
+    runtime: str = ""
     unfitted: tuple[str, ...] = ()
 
     @property

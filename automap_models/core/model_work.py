@@ -61,6 +61,8 @@ class WorkKind(IntEnum):
     """A product of matrices."""
     MEMORY = 1
     """Everything else."""
+    ROUTING = 2
+    """Copies of tokens on their way to experts and back, each its own kernel where a framework fuses none."""
 
 
 @dataclass(frozen=True, eq=False)

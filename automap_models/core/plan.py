@@ -78,6 +78,7 @@ class Plan:
         cluster: it was made for; None of a strategy.
         sharding: a sharding plan's decision; else None.
         strategy: with the blocks of every virtual stage; None of other plans.
+        runtime: name of the program that a strategy was priced for; None of programs in general.
         facts: what frameworks ask of a strategy's model; nothing in files that were written without.
     """
 
@@ -94,12 +95,14 @@ class Plan:
     sharding: ShardingPlan | None = None
     strategy: Strategy | None = None
     facts: ModelFacts = UNKNOWN
+    runtime: str | None = None
 
     @classmethod
     def of_strategy(cls, priced: Estimate, where: str = "the strategy") -> Plan:
         """The strategy that a price is of."""
         strategy = replace(priced.strategy, layers=priced.stage_layers)
-        return cls(where, priced.model, (), strategy.micro_batches, strategy=strategy, facts=priced.facts)
+        plan = cls(where, priced.model, (), strategy.micro_batches, strategy=strategy, facts=priced.facts)
+        return replace(plan, runtime=priced.runtime or None)
 
     @property
     def kind(self) -> PlanForm:

@@ -25,8 +25,11 @@ from automap_models.errors import BadInput
 Recompute = Literal["none", "selective", "full"]
 """What the backward pass computes again: nothing, the attention core, or the whole forward pass of a layer."""
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
-Precision = Literal["fp32", "fp16", "bf16", "fp8"]
-"""Of weights and activations; all but fp32 have master weights in fp32."""
+Precision = Literal["fp32", "fp16", "bf16", "fp8", "nvfp4"]
+"""Of weights and activations; all but fp32 have master weights in fp32. With fp8 (mxfp8, too) and nvfp4 these are in
+bf16, and products of blocks read them in 8 and 4 bits."""
+NARROW = {"fp8": "float8", "nvfp4": "float4"}
+"""Precision → element type of the operands of products of blocks, where it is narrower than that of weights."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 ZERO_STAGES = (0, 1, 2, 3)
 """What the ranks of data parallelism share: nothing, the optimiser's state, gradients too, weights too (FSDP)."""
@@ -166,8 +169,13 @@ class Strategy:
 
     @property
     def dtype(self) -> str:
-        """Element type of weights and activations; with fp8, of all but operands of products."""
+        """Element type of weights and activations; of all but operands of products where these are NARROW."""
         return {"fp32": "float32", "fp16": "float16"}.get(self.precision, "bfloat16")
+
+    @property
+    def product_dtype(self) -> str:
+        """Element type of the operands of products of blocks."""
+        return NARROW.get(self.precision, self.dtype)
 
     @property
     def stages(self) -> int:

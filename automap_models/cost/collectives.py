@@ -14,6 +14,9 @@ from automap_models.core.profile import FloatArray
 LATENCY_S = 8e-6
 """Of a step of a collective, and of a message; of all kinds of devices, and fitted with their constants."""
 
+ACROSS_S = 12e-6
+"""Of a step of a ring that leaves a node: fitted with the constants of nanotron, whose 512 ranks take 500 of them."""
+
 RING_DEVICES = 8
 """Of a node up to which an all-reduce inside it is a ring, as it was in all steps that LATENCY_S was fitted to."""
 

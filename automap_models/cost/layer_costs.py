@@ -28,17 +28,11 @@ from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.model_work import LayerWork, ModelWork
 from automap_models.core.schedules import SCHEDULES
-from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
-from automap_models.cost.layer_times import (
-    DEFAULT_RUNTIME,
-    ITEM_BYTES,
-    PREFETCHED,
-    Runtime,
-    Shares,
-    StepClock,
-)
+from automap_models.core.strategy import NARROW, RECOMPUTE, Recompute, Strategy
+from automap_models.cost.layer_times import ITEM_BYTES, PREFETCHED, Shares, StepClock
 from automap_models.cost.overlap import exposed_s
 from automap_models.cost.process_groups import ProcessGroups, process_groups
+from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 from automap_models.cost.strategy import parameter_bytes
 
 
@@ -113,7 +107,7 @@ class LayerCosting:
         s = strategy
         key = (s.tp, s.cp, s.ep, s.dp, s.pp, s.vp, SCHEDULES[s.schedule].placement)
         if key not in self._groups:
-            self._groups[key] = process_groups(strategy, self.cluster, self.constants)
+            self._groups[key] = process_groups(strategy, self.cluster, self.constants, self.runtime.expert_shares)
         return self._groups[key]
 
     def costs(self, strategy: Strategy, groups: ProcessGroups) -> LayerCosts:
@@ -135,7 +129,7 @@ class LayerCosting:
     def _divided(self, strategy: Strategy, groups: ProcessGroups, micro_batch: int) -> object:
         """What kernels depend on, with micro-batches of this size."""
         s = strategy
-        once = s.micro_batches if self.runtime.casts_weights_once and s.precision == "fp8" else 0
+        once = s.micro_batches if self.runtime.casts_weights_once and s.precision in NARROW else 0
         divided = (s.tp, s.cp, s.ep, s.expert_tensor, micro_batch, s.sequence_parallel, s.precision, once)
         return divided, groups.tensor, groups.context, groups.experts
 
@@ -165,14 +159,17 @@ class LayerCosting:
         """[B] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed."""
         shares, strategy, nothing = clock.shares, clock.strategy, np.zeros(clock.shares.samples.size)
         saved_bytes, for_weights = shares.bytes_of(layer.saved), shares.bytes_of(layer.saved_for_weights)
-        if block and strategy.precision == "fp8":
+        if self.runtime.saves_gathered:
+            read = shares.bytes_of(layer.sums_backward, gathered=True) - shares.bytes_of(layer.sums_backward)
+            saved_bytes, for_weights = saved_bytes + read, for_weights + read
+        if block and strategy.precision in NARROW:
             for_weights = for_weights / 2  # Transformer Engine saves the operands as they were cast to 8 bits
             saved_bytes = saved_bytes - for_weights
         core = nothing if self.runtime.flash else shares.bytes_of(layer.saved_core)
         recompute = recompute if block else "none"
         if recompute == "full":
             return shares.bytes_of(layer.boundary), for_weights, saved_bytes + core
-        if recompute == "selective" and self.runtime.flash:
+        if recompute == "selective" and self.runtime.flash and self.runtime.selects == "products":
             saved = shares.bytes_of(layer.boundary) + clock.selected_bytes(layer.kernels)
             return np.minimum(saved_bytes, saved), for_weights, np.maximum(0.0, saved_bytes - saved)
         return saved_bytes + (nothing if recompute == "selective" else core), for_weights, nothing
@@ -198,7 +195,9 @@ class LayerCosting:
             if kernels.frozen_bytes.any():  # gathered with the others, and without gradients
                 moved[0] = (np.array(moved[0]) + kernels.frozen_bytes).tolist()
                 gather = np.array([groups.gather_s(*amounts) for amounts in zip(*moved, pieces, strict=True)])
-            overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, self.constants.overlap)
+            overlap = max(
+                PREFETCHED if self.runtime.prefetches else 0.0, self.runtime.gradient_overlap or self.constants.overlap
+            )
             exposed = exposed_s(gather, forward - hidden_context[0], overlap)
             computed = recompute + (inputs + weights - hidden_context[1])[:, None]
             times[..., 10], times[..., 11] = exposed[:, None], exposed_s((gather + scatter)[:, None], computed, overlap)

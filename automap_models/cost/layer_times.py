@@ -32,67 +32,19 @@ from numpy.typing import NDArray
 from automap_models.core.device import Device, StepConstants, alignment_shares
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, MarkArray, WorkKind, WorkPass
-from automap_models.core.strategy import Strategy
+from automap_models.core.strategy import NARROW, Strategy
 from automap_models.cost.process_groups import ProcessGroups
-from automap_models.errors import BadInput
+from automap_models.cost.runtime import CAST_GRADIENT_BYTES, Runtime
 
 FLASH_BACKWARD = 2.5
 """Arithmetic of a flash kernel's backward pass over that of its forward pass."""
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-CAST_GRADIENT_BYTES = 6.0
-"""Moved per gradient that is read in 16 bits and written in 32, as the models are traced."""
+EXPERT_ROWS = 16
+"""Tokens of an expert are filled up to a multiple of these, as products in 8 bits need it: Megatron's
+`moe_router_padding_for_fp8` and TorchTitan's token groups."""
 PREFETCHED = 0.9
 """Least share of ZeRO-3's communication that goes on beside computation where it prefetches, of all devices."""
 BoolArray = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runtime:
-    """How a framework runs a strategy, which the strategy does not say.
-
-    Attributes:
-        flash: whether attention cores are flash kernels.
-        tensor_overlap: share of the sums of tensor parallelism that goes on beside products, as async tensor
-            parallelism of torch and user buffers of Transformer Engine have it.
-        gradient_bytes: of a parameter's gradient that adds up over micro-batches, 2 where it does in
-            16 bits, 4 where in 32, 6 where in 32 beside those of 16 that the backward pass writes.
-        buffer_bytes: of memory that it keeps for communication on every device.
-        gathers_a_layer: collectives in which ZeRO-3 gathers a block, and reduces its gradients: FSDP makes one of all
-            its parameters, DeepSpeed one of each.
-        prefetches: whether ZeRO-3 gathers the next layer's weights while it computes, as FSDP does.
-        gradient_moved_bytes: of a parameter's gradient in every micro-batch, beyond what its product writes: 6 where it
-            is cast to fp32, or added up in 16 bits; 18 where it is cast and then added to one in fp32; 0 where the
-            product itself adds to what is there (gradient accumulation fusion of Megatron).
-        casts_weights_once: whether weights are cast to 8 bits once a step, and not for every micro-batch.
-        hopper_attention: whether flash kernels are written for Hopper and later devices, as cuDNN's are: there they are
-            faster than those of FlashAttention-2, 1.5 to 2.0 times forward and 1.5 to 1.75 times backward (Shah et al.,
-            2407.08608, section 4.1).
-        loss_copies: logits in fp32 that are held at once in the backward pass of the loss: Megatron's writes gradients
-            in place of the softmax, and holds the logits besides.
-        tensor_loss_copies: the same where tensor parallelism divides the vocabulary.
-
-    Raises:
-        BadInput: gradients of other bytes.
-    """
-
-    flash: bool = True
-    tensor_overlap: float = 0.0
-    gradient_bytes: int = 4
-    buffer_bytes: float = 0.0
-    gathers_a_layer: int = 1
-    prefetches: bool = True
-    gradient_moved_bytes: float = CAST_GRADIENT_BYTES
-    casts_weights_once: bool = False
-    hopper_attention: bool = False
-    loss_copies: float = 2.0
-    tensor_loss_copies: float = 2.0
-
-    def __post_init__(self) -> None:
-        if self.gradient_bytes not in (2, 4, 6):
-            raise BadInput(f"gradients of {self.gradient_bytes} bytes", where="`gradient_bytes`", do="give 2, 4 or 6")
-
-
-DEFAULT_RUNTIME = Runtime()
 
 
 @dataclass(frozen=True)
@@ -150,9 +102,15 @@ class Shares:
         return float(values[~of_experts].sum()), float(values[of_experts].sum())
 
     def sizes_of(self, kernels: Kernels) -> FloatArray:
-        """[B, n, 4] sizes of products on a device: how many, rows, columns, depth."""
+        """[B, n, 4] sizes of products on a device: how many, rows, columns, depth.
+
+        A device has a share of a layer's experts, and each of them the tokens of all devices of ep. Frameworks fill
+        the tokens of an expert up to a multiple of EXPERT_ROWS.
+        """
         s, marks = self.strategy, kernels.size_marks
         sizes = kernels.sizes * self.gathered[:, marks]
+        of_tokens = ((marks[:, :1] & Mark.EXPERTS) > 0) & ((marks & Mark.SAMPLES) > 0)
+        sizes = np.where(of_tokens, np.ceil(sizes * s.ep / EXPERT_ROWS) * EXPERT_ROWS, sizes)
         if s.sequence_parallel and s.tp > 1:
             replicated = np.logical_not(_any(marks, Mark.TENSOR))[:, None]
             sizes = np.where(replicated & ((marks & Mark.TOKENS) > 0), sizes / s.tp, sizes)
@@ -182,9 +140,10 @@ class StepClock:
         self.strategy, self.groups, self.shares, self.runtime = strategy, groups, shares, runtime
         self.constants: StepConstants = device.constants
         self.bytes_per_s = device.bytes_per_s
-        self.multiprocessors = device.multiprocessors
+        self.multiprocessors, self.host = device.multiprocessors, device.host
         self.peak = device.sustained * device.matrix_peak(strategy.dtype)
-        self.fp8_peak = device.sustained * device.matrix_peak("float8") if strategy.precision == "fp8" else None
+        self.narrow = strategy.precision in NARROW
+        self.product_peak = device.sustained * device.matrix_peak(strategy.product_dtype)
 
     def layer(self, work: LayerWork, block: bool) -> FloatArray:
         """[B, 12] seconds of a layer for one micro-batch on a device.
@@ -207,10 +166,34 @@ class StepClock:
         exchanged = shares.bytes_of(work.exchanged)
         if self.strategy.expert_tensor < self.strategy.tp and not self.strategy.sequence_parallel:
             exchanged = exchanged / self.strategy.tp  # each device of tp sends its share of the tokens
-        exchanges_s = 2 * _collective_s(groups.experts.all_to_all_s, exchanged)
+        exchanges_s = 2 * (1.0 - self.runtime.expert_overlap) * self._exchange_s(exchanged, work)
         sums = (self._sums_s(work.sums_forward), self._sums_s(work.sums_backward))
+        passes = self._launched(passes, work, sums, exchanges_s)
         columns = (*passes.T, again, *sums, *context, *hidden, exchanges_s, exchanges_s)
         return np.stack(columns, axis=1)
+
+    def _exchange_s(self, exchanged: FloatArray, work: LayerWork) -> FloatArray:
+        """[B] of tokens to their experts, or back."""
+        group, handed_on = self.groups.experts, work.boundary.values.sum()
+        if not self.runtime.once_a_node or not handed_on:  # what comes after the blocks hands nothing on
+            return _collective_s(group.all_to_all_s, exchanged)
+        copies = work.exchanged.values.sum() / handed_on  # of a token, which is as wide as what a block hands on
+        return _collective_s(lambda sent_bytes: group.dispatch_s(sent_bytes, copies), exchanged)
+
+    def _launched(
+        self, passes: FloatArray, work: LayerWork, sums: tuple[FloatArray, FloatArray], exchanges_s: FloatArray
+    ) -> FloatArray:
+        """[B, 3] passes that take as long, with what they send, as the host needs to launch them."""
+        runtime, of_pass = self.runtime, np.bincount(work.kernels.passes, minlength=3)
+        host_s = runtime.mixture_host_s if work.exchanged.values.size else runtime.host_s
+        if not host_s or runtime.graphed == 1.0:
+            return passes
+        launched = self.host * host_s * (1.0 - runtime.graphed)
+        forward, backward = (launched * count for count in (of_pass[0], of_pass[1:].sum()))
+        result = passes.copy()
+        result[:, 0] += np.maximum(0.0, forward - passes[:, 0] - sums[0] - exchanges_s)
+        result[:, 1] += np.maximum(0.0, backward - passes[:, 1:].sum(axis=1) - sums[1] - exchanges_s)
+        return result
 
     def _sums_s(self, sums: Amounts) -> FloatArray:
         """[B] all-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""
@@ -225,7 +208,7 @@ class StepClock:
         kernels = work.kernels
         is_product, core = kernels.kinds == WorkKind.PRODUCT, kernels.core
         moved, moved_core = self._moved_bytes(kernels, is_product)
-        times_s = moved / self.bytes_per_s
+        times_s = moved * np.where(kernels.kinds == WorkKind.ROUTING, self.runtime.routing, 1.0) / self.bytes_per_s
         sizes = self.shares.sizes_of(kernels)[:, is_product]
         flop = np.zeros(times_s.shape)
         flop[:, is_product] = 2.0 * sizes.prod(axis=2)
@@ -233,7 +216,7 @@ class StepClock:
         times_s[:, is_product] = np.maximum(times_s[:, is_product], computed_s)
         times_s += self.constants.launch_s
         times_s[:, kernels.casts] *= self.runtime.gradient_moved_bytes / CAST_GRADIENT_BYTES
-        if block and self.fp8_peak is not None:
+        if block and self.narrow:
             times_s += self._casts_s(kernels)
         cores = _by_pass(kernels.passes[core], times_s[:, core])
         others = _by_pass(kernels.passes[~core], times_s[:, ~core])
@@ -244,15 +227,18 @@ class StepClock:
                 cores = self._flash_s(flop[:, core & forward].sum(axis=1) / (2 if work.causal else 1), moved_core)
             products = times_s[:, forward & is_product & ~core].sum(axis=1)
             again = products / 2 + times_s[:, forward & ~is_product & ~core].sum(axis=1)
-        return others + cores, cores[:, 0], cores[:, 1] + cores[:, 2], again
+            if self.runtime.selects != "products":
+                again = cores[:, 0] * (self.runtime.selects == "attention")
+        slow = self.runtime.compute
+        return slow * (others + cores), slow * cores[:, 0], slow * (cores[:, 1] + cores[:, 2]), slow * again
 
     def _rates(self, sizes: FloatArray, core: BoolArray, block: bool) -> FloatArray:
         """[B, n] FLOP/s of products; `sizes`, [B, n, 4], are how many, rows, columns and depth."""
         rates = self.peak * self.constants.product_efficiencies(sizes, self.multiprocessors)
         if not block or self.strategy.precision == "fp32":
             return rates
-        if self.fp8_peak is not None:
-            rates = np.where(core, rates, rates * (self.fp8_peak / self.peak))
+        if self.narrow:
+            rates = np.where(core, rates, rates * (self.product_peak / self.peak))
         return rates * alignment_shares(sizes[..., 1:])
 
     def _casts_s(self, kernels: Kernels) -> FloatArray:

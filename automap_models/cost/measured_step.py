@@ -7,11 +7,64 @@ from typing import Literal
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.strategy import Precision, Strategy, TransformerShape
-from automap_models.cost.layer_times import Runtime
+from automap_models.cost.runtime import Runtime
 
 Family = Literal["gpt", "llama", "bert"]
 """Which of the built-in transformers a model is: a decoder with learned positions and layer norms, one with rotary
 positions and a gated perceptron, or an encoder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentWidths:
+    """Of attention through latents (arXiv 2405.04434, section 2.1).
+
+    Attributes:
+        query_rank: of the latent of the queries; None: they are made of the hidden states.
+        rank: of the latent of keys and values.
+        plain, rotary: numbers of a head of queries and keys without a position, and with one.
+        value: numbers of a head of values.
+    """
+
+    query_rank: int | None
+    rank: int
+    plain: int
+    rotary: int
+    value: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredModel:
+    """The model that a measured step trained.
+
+    Attributes:
+        family: which of the built-in ones it is.
+        shape: its sizes; of a mixture, `ffn` is the width of an expert.
+        tied: whether the word embedding is also the output matrix.
+        dropout: whether activations are dropped at random, as the models of 2019 to 2022 do.
+        head_width: of attention; None: the heads together are as wide as the hidden states.
+        experts_per_token: of a mixture; None where there is none.
+        shared_width: of a perceptron beside the experts that takes every token; 0 where there is none.
+        dense_layers: with a mixture, how many blocks before those that have it.
+        dense_width: of their perceptron; None where there are none.
+        latent: widths of attention through latents; None: plain attention.
+        predicting_layers: blocks after the others that predict later tokens, each with the output matrix once more.
+        window: tokens that windowed attention reads.
+        windowed_layers: how many blocks have it.
+    """
+
+    family: Family
+    shape: TransformerShape
+    tied: bool
+    dropout: bool
+    head_width: int | None = None
+    experts_per_token: int | None = None
+    shared_width: int = 0
+    dense_layers: int = 0
+    dense_width: int | None = None
+    latent: LatentWidths | None = None
+    predicting_layers: int = 0
+    window: int | None = None
+    windowed_layers: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +75,7 @@ class MeasuredStep:
         name: unique among those of a file.
         source: who published it.
         system: the software that ran it.
-        family: which model it is.
-        shape: its sizes.
-        experts_per_token: of a mixture; None where there is none.
-        tied: whether the word embedding is also the output matrix.
-        dropout: whether activations are dropped at random, as the models of 2019 to 2022 do.
+        model: which one it is.
         strategy: how it was trained.
         device: name of a shipped device.
         cluster: what it ran on.
@@ -41,11 +90,7 @@ class MeasuredStep:
     name: str
     source: str
     system: str
-    family: Family
-    shape: TransformerShape
-    experts_per_token: int | None
-    tied: bool
-    dropout: bool
+    model: MeasuredModel
     strategy: Strategy
     device: str
     cluster: Cluster

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import TypeVar
@@ -41,7 +41,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import StepConstants
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages
 from automap_models.core.strategy import Strategy
-from automap_models.cost.collectives import LATENCY_S, RING_DEVICES, group_spans
+from automap_models.cost.collectives import ACROSS_S, LATENCY_S, RING_DEVICES, group_spans
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,25 @@ class ProcessGroup:
         """Of the slowest hop of a ring or a tree."""
         return max(1.0 / self.intra if self.inside > 1 else 0.0, self.sharing / self.inter)
 
+    @property
+    def _ring_latency_s(self) -> float:
+        """Of a step of a ring, which waits for its slowest hop."""
+        return LATENCY_S if self.nodes == 1 else ACROSS_S
+
     def all_reduce_s(self, sent_bytes: float) -> float:
         """Seconds of summing so many bytes over the group."""
         if self.size == 1 or not sent_bytes:
             return 0.0
         n, g, nodes = self.size, self.inside, self.nodes
-        ring = 2 * (n - 1) * LATENCY_S + 2 * (n - 1) / n * sent_bytes * self._s_per_byte
+        ring = 2 * (n - 1) * self._ring_latency_s + 2 * (n - 1) / n * sent_bytes * self._s_per_byte
         if nodes == 1 and n <= RING_DEVICES:
             return ring
         steps = math.ceil(math.log2(n)) if nodes == 1 else g - 1 + math.ceil(math.log2(nodes))
-        tree = 2 * steps * LATENCY_S + 2 * sent_bytes * self._s_per_byte
+        tree = 2 * steps * self._ring_latency_s + 2 * sent_bytes * self._s_per_byte
         if nodes == 1:
             return min(ring, tree)
         across_s_per_byte = 2 * (nodes - 1) / nodes * self.sharing / self.inter
-        hierarchical = 2 * (g + nodes - 2) * LATENCY_S
+        hierarchical = 2 * ((g - 1) * LATENCY_S + (nodes - 1) * self._ring_latency_s)
         hierarchical += sent_bytes * (2 * (g - 1) / g / self.intra + across_s_per_byte)
         inside = 0.0
         if n <= RING_DEVICES:
@@ -92,7 +97,7 @@ class ProcessGroup:
         """Seconds of an all-gather, or of a reduce-scatter, of so many bytes in all, in a ring; of so many of them."""
         if self.size == 1 or not whole_bytes:
             return 0.0
-        return (self.size - 1) * (pieces * LATENCY_S + whole_bytes / self.size * self._s_per_byte)
+        return (self.size - 1) * (pieces * self._ring_latency_s + whole_bytes / self.size * self._s_per_byte)
 
     def all_to_all_s(self, sent_bytes: float) -> float:
         """Seconds in which each member sends so many bytes, evenly to all of them, itself included."""
@@ -101,6 +106,20 @@ class ProcessGroup:
         within = (self.inside - 1) / self.size / self.intra
         across = (self.size - self.inside) / self.size * self.inside * self.sharing / self.inter
         return (self.size - 1) * LATENCY_S + sent_bytes * max(within, across)
+
+    def dispatch_s(self, sent_bytes: float, copies: float) -> float:
+        """Seconds in which each member sends so many bytes of tokens, once to each node that has experts of a token.
+
+        Args:
+            sent_bytes: of all copies.
+            copies: of a token, which go to as many experts.
+        """
+        if self.size == 1 or not sent_bytes:
+            return 0.0
+        nodes = (self.nodes - 1) * (1.0 - math.pow(1.0 - 1.0 / self.nodes, copies))
+        within = (self.size - 1) / self.size * sent_bytes / self.intra
+        across = nodes / copies * sent_bytes * self.inside * self.sharing / self.inter
+        return (self.inside + self.nodes) * LATENCY_S + max(within, across)
 
     def passed_on_s(self, own_bytes: float) -> float:
         """Seconds in which what each member has comes round to all others, from neighbour to neighbour."""
@@ -149,8 +168,19 @@ class ProcessGroups:
         return LATENCY_S + (sent_bytes * crossing / self.inter if crossing else sent_bytes / self.intra)
 
 
-def process_groups(strategy: Strategy, cluster: Cluster, constants: StepConstants) -> ProcessGroups:
-    """The groups of a strategy on a cluster whose collectives reach these shares of its links."""
+def process_groups(
+    strategy: Strategy,
+    cluster: Cluster,
+    constants: StepConstants,
+    expert_shares: tuple[float, float] | None = None,
+) -> ProcessGroups:
+    """The groups of a strategy on a cluster whose collectives reach these shares of its links.
+
+    Args:
+        strategy, cluster: as above.
+        constants: with the shares.
+        expert_shares: those of the groups of experts, inside a node and across; None: the others'.
+    """
     s = strategy
     sizes = (s.pp, s.dp // s.ep, s.ep, s.cp, s.tp) if s.dp % s.ep == 0 else (s.pp, s.dp, 1, s.cp, s.tp)
     of_experts = sizes if s.dp % s.ep == 0 else (s.pp, s.expert_data, s.ep, 1, 1)
@@ -167,6 +197,9 @@ def process_groups(strategy: Strategy, cluster: Cluster, constants: StepConstant
     tensor, context, experts, data, expert_data = (
         ProcessGroup(*span, intra * share, inter) for span, share in zip(spans, shares, strict=True)
     )
+    if expert_shares is not None:
+        of_links = cluster.intra * expert_shares[0] * shares[2], cluster.inter * expert_shares[1]
+        experts = replace(experts, intra=of_links[0], inter=of_links[1])
     ends = ranks[0, strategy.pp - 1]
     return ProcessGroups(tensor, context, experts, data, expert_data, crossing, ends, intra * of_messages, inter)
 

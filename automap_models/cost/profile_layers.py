@@ -30,8 +30,8 @@ from automap_models.core.model_work import Amounts, Kernels, LayerWork, ModelWor
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.strategy import RECOMPUTE, Precision, Strategy, TransformerShape
 from automap_models.cost.layer_costs import KernelCosts, LayerCosting
-from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.cost.process_groups import ProcessGroups
+from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 from automap_models.cost.stage_costs import SENDING_ALONE
 from automap_models.errors import BadInput
 

@@ -39,8 +39,9 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages
 from automap_models.core.strategy import RECOMPUTE, Strategy
 from automap_models.cost.layer_costs import LayerCosting, LayerCosts
-from automap_models.cost.layer_times import DEFAULT_RUNTIME, PREFETCHED, Runtime
+from automap_models.cost.layer_times import PREFETCHED
 from automap_models.cost.overlap import exposed_s
+from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 from automap_models.cost.strategy import device_memory, parameter_bytes
 
 SENDING_ALONE = frozenset({"gpipe", "1f1b", "interleaved"})
@@ -234,22 +235,38 @@ class StageCosting:
         With ZeRO-1 and 2 they are scattered, and weights are gathered. ZeRO-3 does as much, and gathers in every pass
         besides, which is part of its passes.
         """
+        return self._summed_s(others, of_experts) + self._gathered_s(others, of_experts)
+
+    def _summed_s(self, others: float, of_experts: float) -> float:
+        """Seconds of the sums of gradients, scattered where ZeRO divides what they are for."""
         size = self.weight_bytes
         if self.strategy.zero:
-            return 2 * self.groups.gather_s(others * size, of_experts * size)
+            return self.groups.gather_s(others * size, of_experts * size)
         return self.groups.data.all_reduce_s(others * size) + self.groups.expert_data.all_reduce_s(of_experts * size)
+
+    def _gathered_s(self, others: float, of_experts: float) -> float:
+        """Seconds of gathering the updated weights, with ZeRO."""
+        if not self.strategy.zero:
+            return 0.0
+        layers = max(1, self.work.shape.layers // self.strategy.pp)
+        pieces = self.runtime.gathers_a_layer * layers if self.runtime.exposes_gathers else 1
+        return self.groups.gather_s(others * self.weight_bytes, of_experts * self.weight_bytes, pieces)
 
     def _data_s(
         self, counts: FloatArray, first_layers: list[int], times: StageTimes, of_ranks: FloatArray
     ) -> FloatArray:
         """[S] what gradients take beyond the computation beside them, but no more than what ZeRO-3 would expose."""
         passes = np.stack([times.input + times.weight + times.recompute, np.zeros(len(self.rank_of))])
-        shared = self.strategy.zero and self.never_hidden < 1.0 - self.constants.overlap
+        shared = self.strategy.zero and self.never_hidden < 1.0 - self.overlap
         if shared:
             passes[1] = self._gathers(counts, first_layers).sum(axis=0)
         beside, gathered = (np.bincount(self.rank_of, row, minlength=self.strategy.pp).tolist() for row in passes)
-        moved = [self.gradients_s(*of_rank) for of_rank in of_ranks.tolist()]
-        exposed = np.array([exposed_s(*row, self.constants.overlap) for row in zip(moved, beside, strict=True)])
+        summed, moved = ([price(*rank) for rank in of_ranks.tolist()] for price in (self._summed_s, self._gathered_s))
+        if self.strategy.zero < 3 and self.runtime.exposes_gathers:
+            alone, moved = np.array(moved), summed
+        else:
+            alone, moved = np.zeros(len(moved)), np.add(summed, moved).tolist()
+        exposed: FloatArray = alone + [exposed_s(*row, self.overlap) for row in zip(moved, beside, strict=True)]
         return np.minimum(exposed, self.strategy.micro_batches * np.array(gathered)) if shared else exposed
 
     def _gathers(self, counts: FloatArray, first_layers: list[int]) -> FloatArray:
@@ -262,12 +279,17 @@ class StageCosting:
         return np.asarray(gathers)
 
     @property
+    def overlap(self) -> float:
+        """Share of the communication of data parallelism that goes on beside computation."""
+        return self.runtime.overlap(self.constants.overlap)
+
+    @property
     def never_hidden(self) -> float:
         """Least share of what a rank moves once a step for its gradients that the step is longer by; see _data_s.
 
         ZeRO-3 moves half as much again in every micro-batch, of which a framework that prefetches hides more.
         """
-        overlap = self.constants.overlap
+        overlap = self.overlap
         prefetched = max(PREFETCHED if self.runtime.prefetches else 0.0, overlap)
         every_micro_batch = 1.5 * self.strategy.micro_batches * (1.0 - prefetched)
         return min(1.0 - overlap, every_micro_batch) if self.strategy.zero else 1.0 - overlap

@@ -265,7 +265,7 @@ DEFAULT_DEVICE = "v100"
 """What clusters that do not say are taken to be made of."""
 DEVICE_KEYS = (
     "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector and bandwidth, "
-    "and may have name, winograd, multiprocessors, sustained, step, left_out and cluster"
+    "and may have name, winograd, multiprocessors, sustained, step, left_out, cluster and host"
 )
 
 
@@ -306,6 +306,7 @@ class DeviceDocument(Document):
     step: StepConstantsDocument | None = None
     left_out: tuple[float, float] | None = None
     cluster: Text | None = None
+    host: float = 1.0
     name: Text = ""
     compute_efficiency: float | UnsetType = UNSET
     bandwidth_efficiency: float | UnsetType = UNSET

@@ -6,7 +6,7 @@
                "measured": {"iteration_s": 66.7, "memory_gib": 61.5}}]}
 
 A key that is missing, or has a value of another kind, makes the file bad input. A null is what nobody published: the
-row's system says what it did by default (measured_systems), or the row is skipped with a reason. So is a row whose
+row's system says what it did by default (runtime_yaml), or the row is skipped with a reason. So is a row whose
 strategy cannot be, or that ran on what no device is shipped for.
 """
 
@@ -22,14 +22,15 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TypeVar
 
+import msgspec
+
 from automap_models.core.cluster import Cluster
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy, TransformerShape
-from automap_models.cost.layer_times import Runtime
-from automap_models.cost.measured_step import Family, MeasuredStep, SkippedStep
+from automap_models.cost.measured_step import Family, LatentWidths, MeasuredModel, MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_cluster, read_device
-from automap_models.formats.measured_systems import System, split_layers, system_named, year_named
+from automap_models.formats.runtime_yaml import WITHOUT_FLASH, RuntimeFile, runtime_named, split_layers, year_named
 from automap_models.formats.schema import Count, Foreign, Index, Positive, Text, read_json
 
 T = TypeVar("T")
@@ -45,8 +46,18 @@ FAMILIES: Mapping[str, Family] = {
 HARDWARE = (
     (r"pcie|\bnvl\b", "", ""),
     (r"\bgb200", "gb200", "gb200-nvl72"),
+    (r"\bgb300", "gb300", ""),
     (r"\bb200", "b200", ""),
+    (r"\bb300", "b300", ""),
+    (r"\bh20\b", "h20", ""),
     (r"\bh200", "h200", ""),
+    (r"\bmi300x", "mi300x", ""),
+    (r"\bmi325x", "mi325x", ""),
+    (r"\bmi355x", "mi355x", ""),
+    (r"\btpu ?v5p", "tpu-v5p", ""),
+    (r"\btpu ?v6e|trillium", "tpu-v6e", ""),
+    (r"\btpu ?(v?7x)|ironwood", "tpu7x", ""),
+    (r"\bascend ?910b", "ascend-910b", ""),
     (r"\bh100.*(\b96 ?gb|hbm2e)", "h100-96", ""),
     (r"\bh[18]00", "h100", ""),
     (r"\ba100.*\b40 ?gb", "a100-40", ""),
@@ -57,12 +68,17 @@ HARDWARE = (
 )
 """Pattern of a row's `gpu_type` → the shipped device, and the shipped cluster whose links and memory it has, where that
 is not the device's usual one; the first that matches counts, and an empty device is none."""
-WITHOUT_FLASH = frozenset({"v100", "t4"})
-"""Devices for which no kernel computes attention as a whole: FlashAttention asks for compute capability 8.0."""
-HOPPER = frozenset({"h100", "h100-96", "h200", "b200", "gb200"})
-"""Devices that there are flash kernels for which are written for Hopper and later devices."""
+NOT_PRICED = {
+    "hybrid": "layers other than attention and perceptrons",
+    "attention_note": "attention but plain, windowed or through latents",
+    "moe.latent": "experts that work on narrower tokens",
+    "moe.gated": "experts of two matrices",
+    "moe.every": "experts in some of its layers only",
+}
+"""Field of a row's model → what it says that would be priced as another model."""
 _GBIT_PER_S = "(?:gb/s|gbps|gbit/s)"
 PRECISIONS: tuple[tuple[str, Precision], ...] = (
+    ("fp4|float4", "nvfp4"),
     ("fp8|float8", "fp8"),
     ("bf16|bfloat16", "bf16"),
     ("fp16|float16", "fp16"),
@@ -80,10 +96,41 @@ SCHEDULE_NAMES = {
 _CUTS = re.compile(r"pipeline cuts \(layer indices of the DeepSpeed module list\): \[([\d, ]+)\]")
 _COUNTED = ("gpt", "gpt2", "gpt3")
 """Whose FLOP `narayanan_flop` counts."""
+ASYNC_OVERLAP = 0.7
+"""Share of the sums of tensor parallelism that async tensor parallelism hides, of all devices."""
 _ASYNC = re.compile(r"\basync ?tp\b", re.IGNORECASE)
 _DAY = re.compile(r"(?:(?<![\d-])\d{4}-|(?<=, ))(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?![\d-])")
 """2022-02-25; 02-25 after a comma."""
 _read_once = lru_cache(read_cluster)
+
+
+class MixtureDocument(Foreign):
+    """The mixture of experts of a row's model."""
+
+    expert_ffn: Count
+    gated: bool = True
+    dense_layers: Index = 0
+    dense_ffn: Count | None = None
+    shared_ffn: Index | None = None
+    latent: Count | None = None
+    every: Count = 1
+
+
+class LatentDocument(Foreign):
+    """The latents of a row's attention."""
+
+    q_lora_rank: Count | None = None
+    kv_lora_rank: Count | None = None
+    qk_nope: Count | None = None
+    qk_rope: Count | None = None
+    v: Count | None = None
+
+
+class WindowDocument(Foreign):
+    """Tokens that windowed attention reads, and the blocks that have it."""
+
+    tokens: Count
+    layers: Index
 
 
 class ModelDocument(Foreign):
@@ -100,6 +147,13 @@ class ModelDocument(Foreign):
     kv_heads: Count | None = None
     experts: Index | None = None
     topk: Index | None = None
+    head_dim: Count | None = None
+    moe: MixtureDocument | bool | None = None
+    mla: LatentDocument | None = None
+    mtp_layers: Index | None = None
+    window: WindowDocument | None = None
+    hybrid: dict[str, object] | None = None
+    attention_note: str | None = None
 
 
 class MeasuredDocument(Foreign):
@@ -163,8 +217,15 @@ class RowDocument(Foreign):
     zero: Index | None = None
     derived: DerivedDocument | None = None
     note: str | None = None
+    flags: list[str] | None = None
     sequence_parallel: bool | None = None
     layers_per_stage: list[Index] | None = None
+    moe_dispatcher: str | None = None
+    ep_overlap: bool | None = None
+    cuda_graph: str | None = None
+    recipe: str | None = None
+    ladder: str | None = None
+    recompute_modules: list[str] | None = None
     topo: Text | None = None
 
 
@@ -211,52 +272,52 @@ def step_of(row: RowDocument, source: SourceDocument) -> MeasuredStep | SkippedS
 
 
 def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
-    system, year = system_named(row.system), year_named(row.system)
+    ran, year = _ran(row), year_named(row.system)
     device, cluster = _hardware(row, source)
-    shape = _shape(row, system)
-    strategy = _strategy(row, system, year, device)
+    model = _model(row, ran)
+    shape = model.shape
+    strategy = _strategy(row, ran, year, device)
     strategy.require_cluster(cluster)
     strategy.require_model(shape)
-    family = _one_of(FAMILIES, row.model.arch.lower(), "arch")
     _require_flop(row)
-    measured, overlaps = row.measured, system.async_tensor or _ASYNC.search(row.note or "")
+    measured = row.measured
     step_s = _step_s(row)
     if step_s is None and measured.memory_bytes is None and not (measured.oom or measured.failed):
         raise BadInput("neither time nor memory is stated", where="`measured`")
-    # matrices of q, k and v (one), of the projection and of the perceptron, their biases, and two norms
-    parameters = 9 if family == "llama" else 12
     return MeasuredStep(
         name=row.id,
         source=row.source,
         system=row.system,
-        family=family,
-        shape=shape,
-        experts_per_token=row.model.topk if shape.experts else None,
-        tied=family != "llama" and not system.untied,
-        dropout=family != "llama" and system.dropout,
+        model=model,
         strategy=strategy,
         device=device,
         cluster=cluster,
-        runtime=Runtime(
-            flash=year >= system.flash_from and device not in WITHOUT_FLASH,
-            # the share of the sums of tensor parallelism that these systems hide, of all devices
-            tensor_overlap=0.7 if strategy.tp > 1 and overlaps else 0.0,
-            gradient_bytes=system.gradient_bytes.get(strategy.precision, 4),
-            buffer_bytes=system.buffer_bytes if strategy.zero else 0.0,
-            gathers_a_layer=parameters if system.gathers_parameters else 1,
-            prefetches=not system.gathers_parameters,
-            gradient_moved_bytes=system.moved_bytes(year, strategy.precision),
-            casts_weights_once=system.casts_weights_once,
-            hopper_attention=system.hopper_attention and device in HOPPER,
-            loss_copies=system.loss_copies,
-            tensor_loss_copies=system.tensor_loss_copies,
-        ),
+        runtime=ran.runtime(strategy.precision, device, year, flash=device not in WITHOUT_FLASH),
         step_s=step_s,
         memory_bytes=measured.memory_bytes,
         only_tensors=measured.only_tensors,
         fits=False if measured.oom else True if step_s is not None else None,
         day=day[0] if (day := _DAY.search(row.note or "")) else "",
     )
+
+
+def _ran(row: RowDocument) -> RuntimeFile:
+    """The runtime of the row's system, with what the row says of it."""
+    ran = runtime_named(row.system)
+    stated: dict[str, object] = {}
+    if _ASYNC.search(row.note or "") and row.tp != 1:
+        stated["tensor_overlap"] = ASYNC_OVERLAP
+    if row.moe_dispatcher is not None:
+        stated["dispatcher"] = row.moe_dispatcher.split()[0]
+    if row.ep_overlap is not None:
+        stated["overlaps_experts"] = row.ep_overlap
+    if row.cuda_graph is not None:
+        stated["cuda_graph"] = "all" if "full_iteration" in row.cuda_graph else "some"
+    elif row.recipe is not None or row.ladder is not None:
+        stated["cuda_graph"] = "none"
+    if row.recompute_modules is not None:
+        stated["selects"] = "attention" if "core_attn" in row.recompute_modules else "nothing"
+    return msgspec.structs.replace(ran, **stated)
 
 
 def _stated(value: T | None, key: str) -> T:
@@ -305,7 +366,53 @@ def network_in(words: str, devices_per_node: int) -> float | None:
     return float(rate[1]) * (1e9 / 8) * (devices_per_node if per_device else 1)
 
 
-def _shape(row: RowDocument, system: System) -> TransformerShape:
+def _model(row: RowDocument, ran: RuntimeFile) -> MeasuredModel:
+    """The row's model.
+
+    Raises:
+        BadInput: it has what no model here has.
+    """
+    model, shape = row.model, _shape(row, ran)
+    family = _one_of(FAMILIES, model.arch.lower(), "arch")
+    moe = model.moe if isinstance(model.moe, MixtureDocument) else MixtureDocument(shape.ffn)
+    window = model.window
+    for key, value in (
+        ("hybrid", model.hybrid),
+        ("attention_note", model.attention_note),
+        ("moe.latent", moe.latent),
+        ("moe.gated", not moe.gated),
+        ("moe.every", moe.every > 1),
+    ):
+        if value:
+            raise BadInput(f"has no price: no model here has {NOT_PRICED[key]}", where=f"`model.{key}`")
+    return MeasuredModel(
+        family=family,
+        shape=shape,
+        tied=(family != "llama" and not ran.untied) or any("embedding is tied" in flag for flag in row.flags or ()),
+        dropout=family != "llama" and ran.dropout,
+        head_width=model.head_dim,
+        experts_per_token=model.topk if shape.experts else None,
+        shared_width=moe.shared_ffn or 0,
+        dense_layers=moe.dense_layers,
+        dense_width=moe.dense_ffn,
+        latent=_latent(model.mla) if model.mla else None,
+        predicting_layers=model.mtp_layers or 0,
+        window=window.tokens if window else None,
+        windowed_layers=window.layers if window else 0,
+    )
+
+
+def _latent(widths: LatentDocument) -> LatentWidths:
+    return LatentWidths(
+        query_rank=widths.q_lora_rank,
+        rank=_stated(widths.kv_lora_rank, "model.mla.kv_lora_rank"),
+        plain=_stated(widths.qk_nope, "model.mla.qk_nope"),
+        rotary=_stated(widths.qk_rope, "model.mla.qk_rope"),
+        value=_stated(widths.v, "model.mla.v"),
+    )
+
+
+def _shape(row: RowDocument, ran: RuntimeFile) -> TransformerShape:
     model = row.model
     hidden, vocabulary = _stated(model.hidden, "hidden"), _stated(model.vocab, "vocab")
     heads = model.heads or _usual_heads(hidden, row.tp or 1)
@@ -321,7 +428,7 @@ def _shape(row: RowDocument, system: System) -> TransformerShape:
         kv_heads=model.kv_heads or heads,
         ffn=_stated(model.ffn, "ffn") if llama else model.ffn or 4 * hidden,
         sequence=_stated(model.seq, "seq"),
-        vocabulary=math.ceil(vocabulary / system.vocabulary_multiple) * system.vocabulary_multiple,
+        vocabulary=math.ceil(vocabulary / ran.vocabulary_multiple) * ran.vocabulary_multiple,
         experts=model.experts or None,
     )
 
@@ -335,18 +442,18 @@ def _usual_heads(hidden: int, tp: int) -> int:
     return min(usual, key=lambda count: abs(math.log(hidden / count / 128)))
 
 
-def _strategy(row: RowDocument, system: System, year: int, device: str) -> Strategy:
-    zero = system.zero if row.zero is None else row.zero
+def _strategy(row: RowDocument, ran: RuntimeFile, year: int, device: str) -> Strategy:
+    zero = ran.zero if row.zero is None else row.zero
     alone = zero == 3 or row.dp == row.gpus
     tp, pp = (1 if value is None and alone else _stated(value, key) for key, value in (("tp", row.tp), ("pp", row.pp)))
     dp = row.dp or max(1, row.gpus // (tp * pp * (row.cp or 1)))
     global_batch = _stated(row.global_batch, "global_batch")
     schedule = _schedule(row, pp)
-    vp = row.vp or _usual_virtual(row, schedule, system)
+    vp = row.vp or _usual_virtual(row, schedule, ran)
     recompute = _recompute(row)
-    shares = system.shares_tokens(year, tp, recompute == "selective")
+    shares = ran.shares_tokens(year, tp, recompute == "selective")
     return Strategy(
-        micro_batch=_stated(row.micro_batch or _usual_micro_batch(system, global_batch, pp, dp), "micro_batch"),
+        micro_batch=_stated(row.micro_batch or _usual_micro_batch(ran, global_batch, pp, dp), "micro_batch"),
         global_batch=global_batch,
         tp=tp,
         pp=pp,
@@ -356,10 +463,10 @@ def _strategy(row: RowDocument, system: System, year: int, device: str) -> Strat
         ep=row.ep or 1,
         schedule=schedule,
         recompute=recompute,
-        zero=min(zero, system.zero_beside_pipeline if pp > 1 else 3),
+        zero=min(zero, ran.zero_beside_pipeline if pp > 1 else 3),
         sequence_parallel=shares if row.sequence_parallel is None else row.sequence_parallel,
         precision=_precision(row, device),
-        layers=_layers(row, pp * vp, system),
+        layers=_layers(row, pp * vp, ran),
     )
 
 
@@ -372,17 +479,17 @@ def _schedule(row: RowDocument, pp: int) -> str:
     return name
 
 
-def _usual_virtual(row: RowDocument, schedule: str, system: System) -> int:
+def _usual_virtual(row: RowDocument, schedule: str, ran: RuntimeFile) -> int:
     """Virtual stages a rank where the row does not say."""
-    if schedule == "interleaved" and system.chunk_layers is not None:
-        return math.ceil((row.model.layers or 1) / ((row.pp or 1) * system.chunk_layers))
+    if schedule == "interleaved" and ran.chunk_layers is not None:
+        return math.ceil((row.model.layers or 1) / ((row.pp or 1) * ran.chunk_layers))
     return 2 if schedule == "interleaved" else SCHEDULES[schedule].virtual or 1
 
 
-def _usual_micro_batch(system: System, global_batch: int, pp: int, dp: int) -> int | None:
+def _usual_micro_batch(ran: RuntimeFile, global_batch: int, pp: int, dp: int) -> int | None:
     """All samples of a rank at once, in a pipeline as the system cuts them; None where that does not say."""
-    parts = dp * pp if system.micro_batches_are_ranks else dp
-    return None if (pp > 1 and not system.micro_batches_are_ranks) or global_batch % parts else global_batch // parts
+    parts = dp * pp if ran.micro_batches_are_ranks else dp
+    return None if (pp > 1 and not ran.micro_batches_are_ranks) or global_batch % parts else global_batch // parts
 
 
 def _recompute(row: RowDocument) -> Recompute:
@@ -396,10 +503,10 @@ def _precision(row: RowDocument, device: str) -> Precision:
     for pattern, precision in PRECISIONS:
         if re.search(pattern, words):
             return precision
-    raise BadInput(f"{row.precision!r} is none of fp32, fp16, bf16, fp8", where="`precision`")
+    raise BadInput(f"{row.precision!r} is none of fp32, fp16, bf16, fp8, nvfp4", where="`precision`")
 
 
-def _layers(row: RowDocument, stages: int, system: System) -> tuple[int, ...] | None:
+def _layers(row: RowDocument, stages: int, ran: RuntimeFile) -> tuple[int, ...] | None:
     """Layers of each virtual stage: as the row says, or as the system splits them."""
     count = _stated(row.model.layers, "layers")
     if row.layers_per_stage is not None:
@@ -411,7 +518,7 @@ def _layers(row: RowDocument, stages: int, system: System) -> tuple[int, ...] | 
         return tuple(after - before for before, after in pairwise(inside))
     if stages > count + 2:  # what comes before and after the layers may have stages of its own
         raise BadInput(f"{stages} virtual stages of {count} layers", where="`pp`")
-    return split_layers(count, stages, system.remainder)
+    return split_layers(count, stages, ran.remainder)
 
 
 def _step_s(row: RowDocument) -> float | None:

@@ -34,6 +34,7 @@ class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
     shape: dict[str, Any] | None = None
     tied: bool = False
     own_code: bool = False
+    runtime: str | None = None
 
     def plan(self, where: str) -> Plan:
         """See PlanDocument."""
@@ -45,7 +46,9 @@ class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
             raise wrong("$.strategy.micro_batches", micro_batches, f"{strategy.micro_batches} as its batches make it")
         shape = None if self.shape is None else _record(self.shape, TransformerShape, "$.shape")
         facts = ModelFacts(shape, self.tied, self.own_code)
-        return Plan(where, self.model, (), strategy.micro_batches, strategy=strategy, facts=facts)
+        return Plan(
+            where, self.model, (), strategy.micro_batches, strategy=strategy, facts=facts, runtime=self.runtime or None
+        )
 
 
 def estimate_document(estimate: Estimate) -> dict[str, Any]:
@@ -59,6 +62,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "own_code": estimate.facts.own_code,
         "cluster": estimate.cluster,
         "device": estimate.device,
+        "runtime": estimate.runtime or None,
         "strategy": {**asdict(estimate.strategy), "micro_batches": estimate.strategy.micro_batches},
         "stage_layers": list(estimate.stage_layers),
         **{key: getattr(estimate, key) for key in ("step_s", "tokens_per_s_per_device", "mfu", "bubble_rate")},

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from automap_models.core.plan import Plan
     from automap_models.core.profile import Profile
     from automap_models.core.profiled_model import ProfiledModel
-    from automap_models.cost.layer_times import Runtime
+    from automap_models.cost.runtime import Runtime
     from automap_models.export.target import Source as PlanSource
     from automap_models.planners.base import Watch
     from automap_models.run.base import DeviceKind, Executor
@@ -199,7 +199,9 @@ class StrategyRequest(PlanRequest):
 
     Attributes:
         fields: those of `core.strategy.Strategy` that are given.
-        runtime: how the framework runs it.
+        runtime: how the framework runs it: a record, a shipped one's name or a file; None: as the target's, and without
+            one as programs in general do.
+        flash: whether there are flash kernels.
         price: whether nothing is searched.
         reserve: bytes that are left free: of each device under None, of devices of a rank beside that by its number.
         target: the framework that is to run it, whose limits hold; None for any.
@@ -207,7 +209,8 @@ class StrategyRequest(PlanRequest):
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict)
-    runtime: Runtime
+    runtime: Runtime | str | Path | None = None
+    flash: bool = True
     price: bool = False
     reserve: Mapping[int | None, float] = field(default_factory=dict)
     target: str | None = None

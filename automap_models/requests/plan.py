@@ -12,9 +12,9 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import BLOCKS
 from automap_models.core.device import Device
 from automap_models.core.model_work import ModelWork
+from automap_models.core.plan import Plan
 from automap_models.core.schedules import WARM_UPS
 from automap_models.core.strategy import Precision, Strategy
-from automap_models.cost.layer_times import DEFAULT_RUNTIME
 from automap_models.cost.profile_layers import PRECISIONS, require_fields
 from automap_models.errors import BadInput
 from automap_models.export.targets import target_by_name
@@ -31,7 +31,7 @@ from automap_models.workloads.source import Source, transformer
 
 FREE = (*FIELDS, *(field.name for field in fields(Strategy) if field.name not in (*FIELDS, "schedule", "global_batch")))
 """Fields of a strategy that only strategies have, those with an option of a command first."""
-OF_STRATEGIES = (*FREE, "schedule", "runtime", "reserve", "devices")
+OF_STRATEGIES = (*FREE, "schedule", "runtime", "flash", "reserve", "devices")
 """Options that plans of stages do not know, and the schedule, which may be one that only strategies have."""
 OF_STAGES: Mapping[str, str] = {
     "batch": "`micro_batch` is a strategy's",
@@ -75,7 +75,7 @@ def plan_request(
     common: dict[str, Any] = {"source": source, "topo": topo, "device": device, "cached": cached}
     common |= {"microbatch_size": microbatch_size, "verbose": verbose}
     if plan is not None and (written := _written(plan)) is not None:
-        given: dict[str, Any] = {"fields": vars(written), "runtime": DEFAULT_RUNTIME}
+        given: dict[str, Any] = {"fields": vars(written.strategy), "runtime": options.get("runtime") or written.runtime}
         return StrategyRequest(**common, options=ExploreOptions(), price=True, **given)
     divided = divides(source)
     if divided:
@@ -106,7 +106,8 @@ def plan_request(
         **common,
         options=ExploreOptions(**{name: options[name] for name in searching if name in options}),
         fields=_fields(options, source.dtype),
-        runtime=options.get("runtime", DEFAULT_RUNTIME),
+        runtime=options.get("runtime"),
+        flash=options.get("flash", True),
         price=price,
         reserve=reserve if isinstance(reserve, Mapping) else {None: reserve},
         target=options.get("target"),
@@ -122,7 +123,7 @@ def _without_the_usual_state(
     if given is None:
         return options
     precision = PRECISIONS.get(dtype or "") or options.get("precision") or _usual_precision(topo, device)
-    usual = {"fp32": 4.0, "fp8": 14.0}.get(str(precision), 8.0)  # core.training_state
+    usual = {"fp32": 4.0, "fp8": 14.0, "nvfp4": 14.0}.get(str(precision), 8.0)  # core.training_state
     return {name: value for name, value in options.items() if name != "state_factor" or given != usual}
 
 
@@ -155,10 +156,10 @@ def _refuse_beside(others: Sequence[str], field: str, options: Mapping[str, Any]
     raise BadInput(f"{are} not for a strategy, which `{field}` gives: {'; '.join(several)}", where=where, do=do)
 
 
-def _written(path: Path) -> Strategy | None:
-    """The strategy in a file; None where there is a plan of another kind."""
+def _written(path: Path) -> Plan | None:
+    """The plan in a file; None where it is of another kind than a strategy."""
     with suppress(BadInput):
-        return written_plan(path, StrategyDocument).strategy
+        return written_plan(path, StrategyDocument)
     return None
 
 
@@ -189,4 +190,4 @@ def _refuse(options: Mapping[str, Any], names: Sequence[str], reason: str) -> No
 
 def _is_given(name: str, value: object) -> bool:
     """Whether an option says something: of a strategy's field, that it is False does."""
-    return value is not None and (name in FREE or not (value is False or value in ((), [])))
+    return value is not None and (name in (*FREE, "flash") or not (value is False or value in ((), [])))

@@ -8,7 +8,6 @@ from pathlib import Path
 from automap_models.core.plan import Plan
 from automap_models.core.run_record import RunRecord
 from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_times import DEFAULT_RUNTIME
 from automap_models.errors import BadInput
 from automap_models.export.exporter import Exported, export_plan
 from automap_models.export.snap import Price
@@ -56,9 +55,9 @@ def _price(request: ExportRequest) -> Price | None:
         return None
     if source is None:
         raise BadInput("is for the price of a model, and none is given", where="`topo`", do="give the model after PLAN")
-    options, runtime = ExploreOptions(), DEFAULT_RUNTIME
+    options, target = ExploreOptions(), request.to
     priced = StrategyRequest(
-        source=source, topo=cluster, device=request.device, options=options, cached=True, runtime=runtime, price=True
+        source=source, topo=cluster, device=request.device, options=options, cached=True, target=target, price=True
     )
     return lambda strategy: float(answer(replace(priced, fields=asdict(strategy))).step_s)
 

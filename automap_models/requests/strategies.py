@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate, strategy_in_words
 from automap_models.core.model_work import ModelWork
 from automap_models.core.plan import Plan
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
-from automap_models.core.strategy import PARTS, Strategy, TransformerShape, require_parts
+from automap_models.core.strategy import PARTS, Precision, Strategy, TransformerShape, require_parts
 from automap_models.cost.profile_layers import ProfileWork
+from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
 from automap_models.export.target import Source as PlanSource
 from automap_models.export.targets import strategy_limits, target_by_name, training_limits
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import read_kinds
+from automap_models.formats.runtime_yaml import known_runtimes, read_runtime
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Watch
@@ -94,16 +97,19 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
         usual = replace(usual, gap=0.0, budget_s=math.inf)
     config = replace(usual, budget_s=request.options.budget_s or usual.budget_s)
     work, batch, fixed = _divided(request, watch)
+    within = None if request.target is None else strategy_limits(request.target)
+    device = device_on(cluster, request.device)
+    devices = [*read_kinds(cluster).values()] or [device]
     problem = StrategyProblem.from_work(
         work,
         cluster,
-        device_on(cluster, request.device),
+        device,
         global_batch=batch,
         fixed=fixed,
-        within=None if request.target is None else strategy_limits(request.target),
+        within=within,
         reserve_bytes=request.reserve.get(None),
         rank_reserve_bytes={rank: nbytes for rank, nbytes in request.reserve.items() if rank is not None},
-        runtime=request.runtime,
+        runtime=_runtime(request, fixed.get("precision") or usual_precision(devices, within), device),
         most_ranks=request.options.max_stages,
     )
     read = time.perf_counter()
@@ -195,7 +201,19 @@ def _priced(request: StrategyRequest, watch: Watch) -> Estimate:
     strategy = _strategy(fields, cluster, shape)
     for kind in devices:
         require_device(kind, strategy)
-    return StrategyPricing(work(strategy.dtype), cluster, device, request.runtime, kinds).estimate(strategy)
+    runtime = _runtime(request, strategy.precision, device)
+    return StrategyPricing(work(strategy.dtype), cluster, device, runtime, kinds).estimate(strategy)
+
+
+def _runtime(request: StrategyRequest, precision: Precision, device: Device) -> Runtime:
+    """How a framework runs strategies in that precision: as asked for, as the target's, or as programs in general."""
+    named = request.runtime
+    if isinstance(named, Runtime):
+        return named
+    if named is None and request.target in known_runtimes():
+        named = request.target
+    runtime = read_runtime(named).runtime(precision, device.name) if named else DEFAULT_RUNTIME
+    return replace(runtime, name=str(named or ""), flash=runtime.flash and request.flash)
 
 
 def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:

@@ -25,8 +25,8 @@ from automap_models.core.device import USUAL, Device, StepConstants
 from automap_models.core.estimate import Estimate
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_times import Runtime
 from automap_models.cost.measured_step import MeasuredPasses, MeasuredStep
+from automap_models.cost.runtime import Runtime
 from automap_models.cost.stage_costs import stage_costs
 from automap_models.errors import BadInput
 from automap_models.simulate.strategy import StrategyPricing

@@ -27,8 +27,9 @@ from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_costs import LayerCosting
-from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime, model_flop
+from automap_models.cost.layer_times import model_flop
 from automap_models.cost.profile_layers import ProfileCosting, ProfileWork
+from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes
 from automap_models.errors import BadInput
 from automap_models.simulate.rounds import PassTimes, rank_ends
@@ -70,7 +71,7 @@ class StrategyPricing:
         runtime: Runtime = DEFAULT_RUNTIME,
         kinds: Mapping[str, Device] = MappingProxyType({}),
     ) -> None:
-        self.work, self.cluster = work, cluster
+        self.work, self.cluster, self.runtime = work, cluster, runtime
         self.devices = _devices(cluster, device, kinds)
         if isinstance(work, ProfileWork):
             self.layers: list[LayerCosting] = [ProfileCosting(work, cluster, kind, runtime) for kind in self.devices]
@@ -110,10 +111,11 @@ class StrategyPricing:
         rank, parts = _parts(strategy, costs)
         step_s = parts.total
         tokens = strategy.global_batch * self.work.shape.sequence
-        dtype = "float8" if strategy.precision == "fp8" else strategy.dtype
         groups = groups_of_ranks(strategy, self.cluster).ravel()
         counts = np.bincount(groups, minlength=len(self.devices)).tolist()
-        peak = sum(count * kind.matrix_peak(dtype) for count, kind in zip(counts, self.devices, strict=True))
+        peak = sum(
+            count * kind.matrix_peak(strategy.product_dtype) for count, kind in zip(counts, self.devices, strict=True)
+        )
         passes_s = step_s - parts.data_parallel - parts.optimizer
         (forward, inputs, weights), beside = _passes(costs)
         ends = _ends(strategy, costs)
@@ -135,6 +137,7 @@ class StrategyPricing:
             passes_s=tuple(tuple(costing.tolist()) for costing in (forward, inputs + weights, weights)),
             transfers_s=tuple(beside.tolist()),
             reduced_s=tuple((_summed(strategy, costs, ends) - ends + costs.tied_s).tolist()),
+            runtime=self.runtime.name,
             unfitted=tuple(dict.fromkeys(kind.name for kind in self.devices if kind.step is None)),
         )
 
@@ -201,7 +204,7 @@ def require_device(device: Device, strategy: Strategy) -> None:
     Raises:
         BadInput: it has no peak for the precision.
     """
-    for dtype in (strategy.dtype, *(("float8",) if strategy.precision == "fp8" else ())):
+    for dtype in dict.fromkeys((strategy.dtype, strategy.product_dtype)):
         device.matrix_peak(dtype)
 
 

@@ -71,6 +71,10 @@ class Value:
         return prod(self.shape) * self.item_bytes
 
 
+_Kernel = tuple[WorkPass, WorkKind, bool, tuple[Size, ...], tuple[Value, ...]]
+"""Its pass, what bounds it, whether it is part of an attention core, sizes of a product, and what it moves."""
+
+
 @dataclass
 class Layer:
     """A layer that is being written down.
@@ -93,7 +97,7 @@ class Layer:
 
     def __post_init__(self) -> None:
         self.item_bytes = ITEM_BYTES[self.dtype]
-        self._kernels: list[tuple[WorkPass, bool, tuple[Size, ...], tuple[Value, ...]]] = []
+        self._kernels: list[_Kernel] = []
         self._saved: dict[Value, bool] = {}  # value → whether kernels of gradients of parameters read it
         self._gradients: dict[Value, list[Value]] = defaultdict(list)
         self._norms: dict[Value, list[Value]] = defaultdict(list)  # what is normed → scales
@@ -126,15 +130,16 @@ class Layer:
 
     # --- kernels
 
-    def memory(self, of_pass: WorkPass, *moved: Value, core: bool = False) -> None:
+    def memory(self, of_pass: WorkPass, *moved: Value, core: bool = False, routing: bool = False) -> None:
         """A kernel that the memory bounds."""
-        self._kernels.append((of_pass, core, (), moved))
+        kind = WorkKind.ROUTING if routing else WorkKind.MEMORY
+        self._kernels.append((of_pass, kind, core, (), moved))
 
     def product(
         self, of_pass: WorkPass, sizes: Iterable[Size], result: Value, a: Value, b: Value, *, core: bool = False
     ) -> None:
         """A product of matrices; sizes are how many, rows, columns and depth."""
-        self._kernels.append((of_pass, core, tuple(sizes), (result, a, b)))
+        self._kernels.append((of_pass, WorkKind.PRODUCT, core, tuple(sizes), (result, a, b)))
 
     # --- operations
 
@@ -165,7 +170,7 @@ class Layer:
             self.memory(FORWARD, operand, x)
         y = Value((count, tokens, columns), x.mark & PER_TOKEN | mark, operand.item_bytes)
         matrix = self.weights(count * depth * columns, mark | depth_mark | experts, operand.item_bytes)
-        times, rows = (count, FIXED), (tokens, x.mark & PER_TOKEN)
+        times, rows = (count, experts), (tokens, x.mark & PER_TOKEN)
         wide, deep = (columns, mark), (depth, depth_mark)
         self.product(FORWARD, (times, rows, wide, deep), y, operand, matrix)
         self.product(INPUT, (times, rows, deep, wide), operand, y, matrix)
@@ -296,14 +301,13 @@ def _bytes_of(values: Iterable[Value]) -> Amounts:
     return _amounts((value.nbytes, value.mark) for value in values)
 
 
-def _kernels(kernels: list[tuple[WorkPass, bool, tuple[Size, ...], tuple[Value, ...]]]) -> Kernels:
-    sizes = [of_product or (_NO_SIZES,) * 4 for _, _, of_product, _ in kernels]
+def _kernels(kernels: list[_Kernel]) -> Kernels:
+    sizes = [of_product or (_NO_SIZES,) * 4 for *_, of_product, _ in kernels]
     moved = [(k, value) for k, (*_, values) in enumerate(kernels) for value in values]
-    kinds = [WorkKind.PRODUCT if of_product else WorkKind.MEMORY for _, _, of_product, _ in kernels]
     return Kernels(
         passes=np.array([of_pass for of_pass, *_ in kernels], dtype=np.int8),
-        kinds=np.array(kinds, dtype=np.int8),
-        core=np.array([core for _, core, *_ in kernels], dtype=np.bool_),
+        kinds=np.array([kind for _, kind, *_ in kernels], dtype=np.int8),
+        core=np.array([core for _, _, core, *_ in kernels], dtype=np.bool_),
         sizes=np.array([[size for size, _ in row] for row in sizes], dtype=np.float64).reshape(-1, 4),
         size_marks=np.array([[mark for _, mark in row] for row in sizes], dtype=np.int8).reshape(-1, 4),
         moved_kernels=np.array([k for k, _ in moved], dtype=np.int64),

@@ -10,37 +10,40 @@ from typing import Any
 from automap_models.core.microbatch import required_size
 from automap_models.core.model_work import ModelWork
 from automap_models.core.profile import LARGEST_S, Profile
-from automap_models.core.strategy import Precision, TransformerShape
-from automap_models.cost.measured_step import DescribedModel, Family, MeasuredPasses, MeasuredStep
+from automap_models.core.strategy import Precision
+from automap_models.cost.measured_step import DescribedModel, MeasuredModel, MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
 from automap_models.workloads.config_json import decode_config
 from automap_models.workloads.registry import configured, sized
-from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, Mixture, Rotary
+from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, Latent, Mixture, Rotary
 from automap_models.workloads.transformer import model_work
 
 
-def architecture_of(
-    family: Family, shape: TransformerShape, tied: bool, dropout: bool, experts_per_token: int | None = None
-) -> Architecture:
+def architecture_of(model: MeasuredModel) -> Architecture:
     """The model of a family with these sizes; as many positions as a sample has tokens, where it learns them."""
+    shape = model.shape
     sizes: dict[str, Any] = {
         **{"width": shape.hidden, "heads": shape.heads, "layers": shape.layers},
         **{"vocabulary": shape.vocabulary, "feed_forward": shape.ffn},
     }
-    if family == "llama":
-        sizes |= _llama(shape)
+    if model.family == "llama":
+        sizes |= _llama(model)
     else:  # shares as in GPT-2's and BERT's published models; they change no cost
-        sizes |= dict.fromkeys(("attention_dropout", "residual_dropout", "embedding_dropout"), 0.1 if dropout else 0.0)
+        sizes |= dict.fromkeys(
+            ("attention_dropout", "residual_dropout", "embedding_dropout"), 0.1 if model.dropout else 0.0
+        )
         sizes["positions"] = shape.sequence
-    if family == "bert":
+    if model.family == "bert":
         return BertConfig(**sizes)
-    if shape.experts and experts_per_token:
-        sizes["mixture"] = Mixture(shape.experts, experts_per_token, shape.ffn)
-    return DecoderConfig(**sizes, kv_heads=shape.kv_heads, tied=tied)
+    if shape.experts and model.experts_per_token:
+        sizes["mixture"] = Mixture(shape.experts, model.experts_per_token, shape.ffn, model.shared_width)
+        sizes |= {"dense_layers": model.dense_layers, "feed_forward": model.dense_width}
+    return DecoderConfig(**sizes, kv_heads=shape.kv_heads, tied=model.tied)
 
 
-def _llama(shape: TransformerShape) -> dict[str, Any]:
-    width = shape.hidden // shape.heads
+def _llama(model: MeasuredModel) -> dict[str, Any]:
+    shape, latent = model.shape, model.latent
+    width = latent.rotary if latent else model.head_width or shape.hidden // shape.heads
     if width % 2:
         raise BadInput(f"a head of {width} numbers has no pairs for rotary positions", where=f"model {shape.name}")
     return {
@@ -49,6 +52,11 @@ def _llama(shape: TransformerShape) -> dict[str, Any]:
         "activation": "silu",
         **dict.fromkeys(("gated", "root_mean_square"), True),
         "rotary": Rotary(width, 500_000.0),  # the base changes no cost
+        "head_width": model.head_width,
+        "latent": latent and Latent(latent.query_rank, latent.rank, latent.plain, Rotary(width), latent.value),
+        "window": model.window,
+        "windowed_layers": model.windowed_layers,
+        "predicting_layers": model.predicting_layers,
     }
 
 
@@ -58,8 +66,7 @@ def step_work(step: MeasuredStep) -> ModelWork:
     Raises:
         BadInput: the model's heads are of an odd size.
     """
-    shape = step.shape
-    architecture = architecture_of(step.family, shape, step.tied, step.dropout, step.experts_per_token)
+    shape, architecture = step.model.shape, architecture_of(step.model)
     return replace(model_work(architecture, shape.name, shape.sequence, "bfloat16"), shape=shape)
 
 

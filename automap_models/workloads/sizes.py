@@ -137,6 +137,10 @@ class DecoderConfig(Dropouts):
         latent: attention through a narrow latent; None: plain attention.
         mixture: of experts in place of feed-forward layers; None: dense.
         dense_layers: with a mixture, the number of blocks before those that have it.
+        window: tokens that the attention of some blocks reads; None: all read all.
+        windowed_layers: how many blocks have it, every second one or all of them.
+        predicting_layers: blocks after the others that predict later tokens from the hidden states and the next
+            token's embedding (arXiv 2412.19437, section 2.2), each with the output matrix once more.
     """
 
     width: int
@@ -169,6 +173,9 @@ class DecoderConfig(Dropouts):
     latent: Latent | None = None
     mixture: Mixture | None = None
     dense_layers: int = 0
+    window: int | None = None
+    windowed_layers: int = 0
+    predicting_layers: int = 0
 
     @property
     def ties(self) -> bool:

@@ -10,8 +10,12 @@ TENSOR, EXPERTS = Mark.TENSOR, Mark.EXPERTS
 DIVIDED = PER_TOKEN | TENSOR
 
 
-def attention(layer: Layer, x: Value, c: DecoderConfig) -> Value:
-    """Of a decoder, whose heads of keys and values several of queries may share."""
+def attention(layer: Layer, x: Value, c: DecoderConfig, window: int | None = None) -> Value:
+    """Of a decoder, whose heads of keys and values several of queries may share.
+
+    Args:
+        window: tokens that a query reads, its own and those before it; None: all of them.
+    """
     width = c.head_width or c.width // c.heads
     mark = FIXED if c.query_norm == "heads" else TENSOR  # a norm of all heads together has no share of them
     shared = c.kv_heads or c.heads
@@ -21,7 +25,8 @@ def attention(layer: Layer, x: Value, c: DecoderConfig) -> Value:
         of_head = 0 if c.query_norm == "heads" else width
         q, k = (layer.norm(x, layer_norm=False, width=of_head, fused=turn) for x in (q, k))
     q, k = turned(layer, q, turn or c.score_scale != 1.0), turned(layer, k, turn)
-    mixed = core(layer, q, k, v, c.heads, shared, capped=c.score_cap is not None, dropout=c.attention_dropout)
+    reach, capped = keys_read(layer.tokens, window), c.score_cap is not None
+    mixed = core(layer, q, k, v, c.heads, shared, reach=reach, capped=capped, dropout=c.attention_dropout)
     return layer.dense(mixed, c.width, bias=c.output_bias)
 
 
@@ -36,6 +41,12 @@ def turned(layer: Layer, x: Value, changes: bool = True) -> Value:
     return x
 
 
+def keys_read(tokens: int, window: int | None) -> float:
+    """Keys of a causal core such that half of them are what a query reads in the mean, as it is of `tokens` without a
+    window: the first `window` queries read 1, 2, … keys, and the others all of the window."""
+    return float(tokens) if window is None or window >= tokens else 2 * window - window**2 / tokens
+
+
 def core(
     layer: Layer,
     q: Value,
@@ -44,6 +55,7 @@ def core(
     heads: int,
     shared: int = 0,
     *,
+    reach: float | None = None,
     capped: bool = False,
     biased: bool = False,
     dropout: float = 0.0,
@@ -52,15 +64,17 @@ def core(
 
     Args:
         shared: heads of keys and values, if they are fewer.
+        reach: keys of a query, see `keys_read`; None: as many as tokens.
         capped: whether scores have a limit.
         biased: whether a bias that is the same for all samples is added to the scores, and trained.
         dropout: share of the weights that are left out.
     """
     shared, tokens = shared or heads, layer.tokens
     tensor = q.mark & TENSOR
-    scores = Value((heads, tokens, tokens), PER_TOKEN | tensor, layer.item_bytes, scores=True)
+    reach = reach or float(tokens)
+    scores = Value((heads, tokens, reach), PER_TOKEN | tensor, layer.item_bytes, scores=True)
     mixed = layer.value(v.width * heads / shared, PER_TOKEN | tensor)
-    times, keys, all_keys = (shared, Mark.SAMPLES | tensor), (tokens, Mark.TOKENS), (tokens, FIXED)
+    times, keys, all_keys = (shared, Mark.SAMPLES | tensor), (reach, Mark.TOKENS), (reach, FIXED)
     queries, all_queries = (heads // shared * tokens, Mark.TOKENS), (heads // shared * tokens, FIXED)
     wide, deep = (q.width / heads, FIXED), (v.width / shared, FIXED)
 
@@ -73,7 +87,7 @@ def core(
     product(INPUT, (deep, keys, all_queries), v, mixed, scores)
     product(INPUT, (queries, wide, all_keys), q, scores, k)
     product(INPUT, (keys, wide, all_queries), k, scores, q)
-    bias = Value((heads, tokens, tokens), Mark.TOKENS | tensor, layer.item_bytes, scores=True)
+    bias = Value((heads, tokens, reach), Mark.TOKENS | tensor, layer.item_bytes, scores=True)
     more = [scores] * (capped + (layer.item_bytes == FLOAT32)) + [bias] * biased
     mask = [layer.like(scores, 1)] if dropout else []
     layer.memory(FORWARD, scores, scores, *more, core=True)
@@ -160,11 +174,11 @@ def routed(layer: Layer, x: Value, c: Mixture) -> Value:
     layer.memory(INPUT, logits, logits, logits)
     tokens = layer.value(x.width, rows=places, count=c.experts)
     for of_pass in (FORWARD, INPUT):
-        layer.memory(of_pass, tokens, tokens, chosen)  # their rows, or those of their gradients
-        layer.memory(of_pass, tokens, tokens)  # to where their expert is, or back
+        layer.memory(of_pass, tokens, tokens, chosen, routing=True)  # their rows, or those of their gradients
+        layer.memory(of_pass, tokens, tokens, routing=True)  # to where their expert is, or back
         weighted = [tokens] * (of_pass == FORWARD)
-        layer.memory(of_pass, tokens, tokens, *weighted, chosen)  # what an expert makes, times its weight
-        layer.memory(of_pass, tokens, tokens, tokens, chosen)  # each row added to its token
+        layer.memory(of_pass, tokens, tokens, *weighted, chosen, routing=True)  # what an expert makes, times its weight
+        layer.memory(of_pass, tokens, tokens, tokens, chosen, routing=True)  # each row added to its token
     done = feed_forward(layer, tokens, c.width, True, "silu", experts=EXPERTS)
     layer.save(logits, chosen, layer.like(chosen, layer.item_bytes), done)
     layer.exchanged.append(done)

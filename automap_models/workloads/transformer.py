@@ -67,10 +67,15 @@ def _decoder(config: DecoderConfig, first: Layer, last: Layer) -> tuple[Value, P
     first.dropout(x, config.embedding_dropout)
     final = last.norm(last.value(config.width), layer_norm=not config.root_mean_square)
     classes, mark = (config.vocabulary, TENSOR) if config.classes is None else (config.classes, FIXED)
-    classified(last, final, classes, mark, tied=config.ties, capped=config.logit_cap is not None)
-    dense, sparse = (decoder_block(config, mixture, first.tokens, first.dtype) for mixture in (None, config.mixture))
-    lead = config.dense_layers if config.mixture else config.layers
-    return x, [dense if i < lead else sparse for i in range(config.layers)], config.ties
+    capped = config.logit_cap is not None
+    classified(last, final, classes, mark, tied=config.ties, capped=capped)
+    for _ in range(config.predicting_layers):
+        states, embedding = (last.norm(last.value(config.width), layer_norm=False) for _ in range(2))
+        x_next = last.dense(last.value(states.width + embedding.width), config.width)
+        x_next = _decoder_block(last, x_next, config, config.mixture)
+        predicted = last.norm(x_next, layer_norm=not config.root_mean_square)
+        classified(last, predicted, classes, mark, tied=True, capped=capped)
+    return x, _decoder_blocks(config, first.tokens, first.dtype), config.ties
 
 
 def _bert(config: BertConfig, first: Layer, last: Layer) -> tuple[Value, Places, bool]:
@@ -98,18 +103,36 @@ def _t5(config: T5Config, first: Layer, last: Layer) -> tuple[Value, Places, boo
 # --- blocks
 
 
-def decoder_block(c: DecoderConfig, mixture: Mixture | None, sequence: int, dtype: str) -> LayerWork:
-    """Causal attention and feed-forward layers, with norms before each, after each, or both."""
+def _decoder_blocks(c: DecoderConfig, sequence: int, dtype: str) -> Places:
+    """Of a decoder; alike ones are one object."""
+    dense = c.dense_layers if c.mixture else c.layers
+    every = 1 if c.windowed_layers == c.layers else 2
+    windowed = range(0, every * c.windowed_layers, every)
+    kinds = [(None if i < dense else c.mixture, c.window if i in windowed else None) for i in range(c.layers)]
+    blocks = {kind: decoder_block(c, *kind, sequence, dtype) for kind in dict.fromkeys(kinds)}
+    return [blocks[kind] for kind in kinds]
+
+
+def decoder_block(
+    c: DecoderConfig, mixture: Mixture | None, window: int | None, sequence: int, dtype: str
+) -> LayerWork:
+    """Causal attention, within a window or of all tokens before, and feed-forward layers or a mixture of experts."""
     layer = Layer(sequence, dtype)
+    return layer.work("block", [_decoder_block(layer, layer.value(c.width), c, mixture, window)])
+
+
+def _decoder_block(
+    layer: Layer, x: Value, c: DecoderConfig, mixture: Mixture | None, window: int | None = None
+) -> Value:
+    """What a block makes of x, with norms before attention and feed-forward layers, after them, or both."""
 
     def normed(x: Value, place: str) -> Value:
         if c.norms not in (place, "around"):
             return x
         return layer.norm(x, layer_norm=not c.root_mean_square, fused=place == "after")
 
-    x = layer.value(c.width)
     read = normed(x, "before")
-    attended = normed(latent_attention(layer, read, c) if c.latent else attention(layer, read, c), "after")
+    attended = normed(latent_attention(layer, read, c) if c.latent else attention(layer, read, c, window), "after")
     masks = layer.dropout(attended, c.residual_dropout)
     stream = x if c.parallel else layer.add(x, attended, *masks)
     read = normed(stream, "before")
@@ -122,8 +145,7 @@ def decoder_block(c: DecoderConfig, mixture: Mixture | None, sequence: int, dtyp
     if c.parallel:  # both are added at once, and summed among devices at once
         more = (*more, *masks, attended)
         layer.sums_forward[:] = [value for value in layer.sums_forward if value is not attended]
-    x = layer.add(stream, change, *more)
-    return layer.work("block", [x])
+    return layer.add(stream, change, *more)
 
 
 def bert_block(c: BertConfig, sequence: int, dtype: str) -> LayerWork:

@@ -50,7 +50,7 @@ _ALIKE = """
     granularity max_stages measure mesh micro_batches model microbatch_size min_gain min_stage nodes objective out
     pieces plan planner policy rules schedule sequence split split_passes stages state_factor thorough
     trainable verify devices price reserve seed warm_start
-    tp pp dp vp cp ep micro_batch recompute zero sequence_parallel precision layers check snap to
+    runtime tp pp dp vp cp ep micro_batch recompute zero sequence_parallel precision layers check snap to
     topo
 """
 _DESTINATIONS = {f"--{word.replace('_', '-')}": name for word, name in FIELD_OF.items()}
@@ -61,7 +61,7 @@ ARGUMENTS: Mapping[str, str] = {
     "network": "--devices",
     "ranks": "--pp",
     "reserve_bytes": "--reserve",
-    "runtime": "--no-flash",
+    "flash": "--no-flash",
     "virtual": "--vp",
 }
 """Argument of the library, as its messages name it → the commands' option for it."""

@@ -32,6 +32,8 @@ STRATEGY = """
     --sequence-parallel  the devices of tp share what is between operators, too
     --precision          of weights and activations (default: the faster of bf16 and fp16 on the devices, else fp32)
     --layers N,N,…       of each virtual stage, in the order of the model (default: equal)
+    --runtime NAME|FILE  the program that runs it, by whose numbers seconds and memory are: megatron, torchtitan,
+        deepspeed, fsdp, nanotron, … (conf/runtime), or a YAML file (default: that of --for, else programs in general)
     --no-flash           attention computes and keeps its scores, in several kernels
     --reserve [RANK=]SIZE
         memory of each device that is left free (default 8 %% of it, 0 is none), or of those of a rank of the pipeline,
@@ -40,7 +42,7 @@ STRATEGY = """
     --price              search nothing: price the strategy; fields that are not given have the values shown here
 """
 RECOMPUTE = ("none", "selective", "full")  # core.strategy knows these two, too; a test holds them together
-PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
+PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "nvfp4")
 
 
 def add_strategy(group: argparse._ArgumentGroup) -> None:
@@ -85,10 +87,9 @@ def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
     names = [option.name for option in fields(ExploreOptions)]
     options = {name: getattr(namespace, name) for name in (*names, *FIELDS, "devices")}
     options["reserve"] = None if namespace.reserve is None else dict(namespace.reserve)
+    options["runtime"] = namespace.runtime
     if namespace.no_flash:
-        from automap_models.cost.layer_times import Runtime
-
-        options["runtime"] = Runtime(flash=False)
+        options["flash"] = False
     return options
 
 

@@ -50,7 +50,8 @@ def _title(request: PlanRequest, estimate: Estimate) -> str:
     shape, samples = estimate.facts.shape, counted(estimate.strategy.global_batch, "sample")
     tokens = "" if shape is None else f" of {shape.sequence:,} tokens"
     usual = "" if request.options.global_batch else " (--global-batch)"
-    where = f"{heading(estimate.model, request.cluster)}; by the clock of {plain(estimate.device)}"
+    runtime = plain(estimate.runtime) or "programs in general (--runtime)"
+    where = f"{heading(estimate.model, request.cluster)}; by the clock of {plain(estimate.device)} for {runtime}"
     return f"{where}, {samples}{tokens} a step{usual}{of_options(request)}"
 
 

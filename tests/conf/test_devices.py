@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from automap_models.formats.hardware_yaml import known_devices, read_device
+from automap_models.formats.hardware_yaml import known_devices, read_cluster, read_device
 from automap_models.resources import conf_dir
 
 DATA_SHEETS = {
@@ -16,6 +16,16 @@ DATA_SHEETS = {
     "h100-96": {"bfloat16": 1978.9e12 / 2, "float8": 3957.8e12 / 2, "bandwidth": 2.4e12},
     "b200": {"float32": 600e12 / 8, "bfloat16": 36e15 / 8 / 2, "float8": 72e15 / 8 / 2, "bandwidth": 64e12 / 8},
     "gb200": {"float32": 160e12 / 2, "bfloat16": 10e15 / 2 / 2, "float8": 20e15 / 2 / 2, "bandwidth": 16e12 / 2},
+    "b300": {"bfloat16": 36e15 / 8 / 2, "float8": 72e15 / 8 / 2, "float4": 108e15 / 8, "bandwidth": 64e12 / 8},
+    "gb300": {"bfloat16": 360e15 / 72 / 2, "float8": 720e15 / 72 / 2, "float4": 1080e15 / 72, "bandwidth": 576e12 / 72},
+    "h20": {"bfloat16": 148e12, "float8": 296e12, "bandwidth": 4e12},
+    "mi300x": {"tf32": 653.7e12, "bfloat16": 1307.4e12, "float8": 2614.9e12, "bandwidth": 5.3e12},
+    "mi325x": {"bfloat16": 1307.4e12, "float8": 2614.9e12, "bandwidth": 6e12},
+    "mi355x": {"bfloat16": 2.5166e15, "float8": 5.0332e15, "float4": 10.0663e15, "bandwidth": 8e12},
+    "rtx4090": {"float32": 82.6e12, "bfloat16": 165.2e12, "float8": 330.3e12, "bandwidth": 1008e9},
+    "tpu-v5p": {"bfloat16": 459e12, "bandwidth": 2765e9},
+    "tpu-v6e": {"bfloat16": 918e12, "bandwidth": 1640e9},
+    "tpu7x": {"bfloat16": 2307e12, "float8": 4614e12, "bandwidth": 7380e9},
     "t4": {"float32": 8.1e12, "float16": 65e12, "bandwidth": 256 / 8 * 10e9},
     "cpu": {"float32": 40 * 2.3e9 * 2 * 16 * 2, "float64": 40 * 2.3e9 * 2 * 8 * 2, "bandwidth": 8 * 3200e6 * 8},
 }
@@ -25,7 +35,8 @@ DATA_SHEETS = {
 def test_a_shipped_device_loads_under_its_own_name_and_has_the_usual_types(name: str) -> None:
     device = read_device(name)
     assert device.name == name
-    assert {"float64", "float32", "bfloat16", "float16"} <= set(device.matrix)
+    assert {"float32", "bfloat16"} <= set(device.matrix)
+    assert device.cluster is None or read_cluster(device.cluster).kind == name
 
 
 @pytest.mark.parametrize("name", sorted(DATA_SHEETS))
@@ -38,5 +49,6 @@ def test_its_peaks_are_the_data_sheets(name: str) -> None:
 @pytest.mark.parametrize("name", known_devices())
 def test_its_file_says_where_peaks_and_constants_are_from(name: str) -> None:
     comment = [line for line in (conf_dir() / "device" / f"{name}.yaml").read_text().splitlines() if line[:1] == "#"]
-    assert "data sheet" in " ".join(comment) or "product specifications" in " ".join(comment)
+    sources = ("data sheet", "product specifications", "white paper", "documentation", "documents")
+    assert any(source in " ".join(comment) for source in sources)
     assert "onstants of training steps" in " ".join(comment)

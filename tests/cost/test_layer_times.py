@@ -13,8 +13,9 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device, StepConstants, alignment_shares
 from automap_models.core.model_work import Kernels, LayerWork, WorkKind, WorkPass
 from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_times import Runtime, Shares, StepClock, model_flop
+from automap_models.cost.layer_times import Shares, StepClock, model_flop
 from automap_models.cost.process_groups import process_groups
+from automap_models.cost.runtime import Runtime
 
 CONSTANTS = StepConstants(
     product_efficiency=0.5,

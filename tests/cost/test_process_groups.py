@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import StepConstants
 from automap_models.core.strategy import Strategy
-from automap_models.cost.collectives import LATENCY_S
+from automap_models.cost.collectives import ACROSS_S, LATENCY_S
 from automap_models.cost.process_groups import ProcessGroup, ProcessGroups, process_groups
 from automap_models.formats.hardware_yaml import read_cluster
 
@@ -88,25 +88,36 @@ def test_an_all_reduce_in_a_node_is_a_ring() -> None:
 def test_groups_that_leave_a_node_at_once_share_its_network() -> None:
     """Eight groups of one device in each of four nodes: 2 · 3/4 · 1 GB · 8 over 25 GB/s."""
     group = ProcessGroup(4, 1, 4, 8, 100e9, 25e9)
-    assert group.all_reduce_s(1e9) == pytest.approx(0.48 + 6 * LATENCY_S)
-    assert group.gather_s(1e9) == pytest.approx(0.24 + 3 * LATENCY_S)
+    assert group.all_reduce_s(1e9) == pytest.approx(0.48 + 6 * ACROSS_S)
+    assert group.gather_s(1e9) == pytest.approx(0.24 + 3 * ACROSS_S)
 
 
 def test_a_large_all_reduce_over_two_nodes_is_hierarchical() -> None:
     """Inside 2 · 7/8 · 1 GB / 100 GB/s, across 2 · 1/2 · 1 GB / 25 GB/s; a ring would take 2 · 15/16 / 25."""
     group = ProcessGroup(16, 8, 2, 1, 100e9, 25e9)
-    assert group.all_reduce_s(1e9) == pytest.approx(0.0175 + 0.04 + 16 * LATENCY_S)
+    assert group.all_reduce_s(1e9) == pytest.approx(0.0175 + 0.04 + 14 * LATENCY_S + 2 * ACROSS_S)
 
 
 def test_a_small_all_reduce_over_many_nodes_is_a_tree() -> None:
     group = ProcessGroup(64, 1, 64, 1, 100e9, 25e9)
-    assert group.all_reduce_s(1.0) == pytest.approx(2 * 6 * LATENCY_S, rel=1e-3)
+    assert group.all_reduce_s(1.0) == pytest.approx(2 * 6 * ACROSS_S, rel=1e-3)
 
 
 def test_tokens_for_experts_of_other_nodes_share_the_network() -> None:
     """Two nodes of four members: half of what each of eight devices sends leaves, 8 · 1 GB / 2 in all a node."""
     group = ProcessGroup(8, 4, 2, 2, 100e9, 25e9)
     assert group.all_to_all_s(1e9) == pytest.approx(0.16 + 7 * LATENCY_S)
+
+
+def test_tokens_that_go_once_to_a_node_are_fewer_than_their_copies() -> None:
+    """Each of 16 devices in two nodes sends 8 GB of 8 copies: 1 - 1/2^8 of a token goes to the other node, where 8 do.
+
+    Across, 8 devices of a node send 255/256 GB each over 25 GB/s; inside, 15/16 of 8 GB go over 100 GB/s.
+    """
+    group = ProcessGroup(16, 8, 2, 1, 100e9, 25e9)
+    assert group.dispatch_s(8e9, 8.0) == pytest.approx(8 * 255 / 256 / 25 + 10 * LATENCY_S)
+    assert replace(group, inter=1e15).dispatch_s(8e9, 8.0) == pytest.approx(0.075 + 10 * LATENCY_S)
+    assert group.all_to_all_s(8e9) == pytest.approx(8 * 4 / 25 + 15 * LATENCY_S)
 
 
 def test_keys_and_values_come_round_to_all() -> None:

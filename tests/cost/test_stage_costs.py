@@ -15,7 +15,8 @@ from automap_models.core.model_work import Amounts, Mark
 from automap_models.core.strategy import Strategy
 from automap_models.cost.collectives import LATENCY_S
 from automap_models.cost.layer_costs import LayerCosting
-from automap_models.cost.layer_times import PREFETCHED, Runtime
+from automap_models.cost.layer_times import PREFETCHED
+from automap_models.cost.runtime import Runtime
 from automap_models.cost.stage_costs import StageCosting, StageCosts, stage_costs
 
 CONSTANTS = StepConstants(

@@ -6,7 +6,7 @@ import pytest
 
 from automap_models.core.estimate import DeviceMemory
 from automap_models.core.strategy import Strategy, TransformerShape
-from automap_models.cost.layer_times import Runtime
+from automap_models.cost.runtime import Runtime
 from automap_models.cost.strategy import device_memory
 from automap_models.errors import BadInput
 

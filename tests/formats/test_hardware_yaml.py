@@ -193,7 +193,7 @@ def test_a_file_s_device_has_the_nodes_that_the_file_names_and_never_those_of_it
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(BadInput, match=r"'Z' is neither a known cluster nor a file; choose from A, B, C, dgx-1"):
+    with pytest.raises(BadInput, match=r"'Z' is neither a known cluster nor a file; choose from A, B, C, atlas"):
         read_cluster("Z")
 
 
@@ -401,9 +401,7 @@ def test_numbers_that_yaml_takes_for_text_are_numbers_of_a_device(tmp_path: Path
 
 
 def test_an_unknown_name_lists_the_known_devices() -> None:
-    with pytest.raises(
-        BadInput, match="'k80' is neither a known device nor a file; choose from a100, a100-40, b200, cpu, gb200, h100"
-    ):
+    with pytest.raises(BadInput, match="'k80' is neither a known device nor a file; choose from a100, a100-40, a800"):
         read_device("k80")
 
 

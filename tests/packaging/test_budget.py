@@ -22,12 +22,12 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (930, 8),
-    "core": (7_204, 34),
-    "cost": (3_495, 18),
+    "automap_models": (931, 8),
+    "core": (7_223, 34),
+    "cost": (3_682, 19),
     "envs": (1_600, 12),
     "export": (1_992, 14),
-    "formats": (4_898, 20),
+    "formats": (5_090, 20),
     "hlo": (6_936, 36),
     "planners": (856, 6),
     "planners/online": (311, 3),
@@ -38,20 +38,20 @@ BUDGET = {
     "planners/staged": (3_530, 19),
     "planners/strategies": (2_960, 15),
     "plots": (1_258, 9),
-    "requests": (1_689, 11),
+    "requests": (1_710, 11),
     "rl": (1_074, 9),
     "run": (4_712, 24),
-    "simulate": (1_586, 8),
+    "simulate": (1_589, 8),
     "torch_export": (3_102, 14),
-    "workloads": (4_194, 23),
+    "workloads": (4_248, 23),
     "zoo": (1, 1),
-    "infer": (4_788, 27),
+    "infer": (4_790, 27),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (3_505, 21),
+    "benchmarks": (3_700, 22),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_135, "files": 373, "compiled": 80, "numbers": 229}
+TOTALS = {"lines": 68_614, "files": 374, "compiled": 80, "numbers": 232}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -17,8 +17,9 @@ from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.device import Device
 from automap_models.core.passes import build_schedule
 from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_times import Runtime, Shares, StepClock
+from automap_models.cost.layer_times import Shares, StepClock
 from automap_models.cost.process_groups import process_groups
+from automap_models.cost.runtime import Runtime
 from automap_models.cost.stage_costs import stage_costs
 from automap_models.errors import BadInput
 from automap_models.simulate.calibration import USUAL

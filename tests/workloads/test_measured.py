@@ -11,9 +11,9 @@ import pytest
 from observations import measured_step
 
 from automap_models.core.instruction_graph import InstructionGraph
-from automap_models.core.model_work import ModelWork
+from automap_models.core.model_work import LayerWork, ModelWork
 from automap_models.core.strategy import TransformerShape
-from automap_models.cost.measured_step import MeasuredPasses
+from automap_models.cost.measured_step import LatentWidths, MeasuredModel, MeasuredPasses
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.workloads.measured import architecture_of, measured_passes, passes_work, step_work
 from automap_models.workloads.sizes import transformer_shape
@@ -30,18 +30,19 @@ SHAPE = TransformerShape(
 
 @pytest.mark.parametrize("family", ["gpt", "llama"])
 def test_an_architecture_has_the_sizes_that_were_measured(family: str) -> None:
-    architecture = architecture_of(family, SHAPE, tied=False, dropout=False)  # type: ignore[arg-type]
+    architecture = architecture_of(MeasuredModel(family=family, shape=SHAPE, tied=False, dropout=False))  # type: ignore[arg-type]
     assert transformer_shape(architecture, "small", 32) == SHAPE
 
 
 def test_bert_has_as_many_heads_of_keys_as_of_queries() -> None:
-    architecture = architecture_of("bert", SHAPE, tied=True, dropout=True)
+    architecture = architecture_of(MeasuredModel(family="bert", shape=SHAPE, tied=True, dropout=True))
     assert transformer_shape(architecture, "small", 32) == replace(SHAPE, kv_heads=4)
 
 
 def test_a_mixture_has_its_experts() -> None:
     shape = replace(SHAPE, experts=4)
-    architecture = architecture_of("llama", shape, tied=False, dropout=False, experts_per_token=2)
+    model = MeasuredModel(family="llama", shape=shape, tied=False, dropout=False, experts_per_token=2)
+    architecture = architecture_of(model)
     assert transformer_shape(architecture, "small", 32) == shape
 
 
@@ -53,9 +54,53 @@ def parameters(work: ModelWork) -> float:
 def test_the_work_of_a_measured_gpt_has_its_parameters(layers: int) -> None:
     """12h² + 13h parameters a block, (V + s)·h in embeddings, 2h in the last norm."""
     shape = replace(SHAPE, kv_heads=4, ffn=256, layers=layers)
-    work = step_work(replace(measured_step("a", "b", 4, 1024, micro_batch=1)[0], shape=shape))
+    step, _ = measured_step("a", "b", 4, 1024, micro_batch=1)
+    work = step_work(replace(step, model=replace(step.model, shape=shape)))
     assert work.shape == shape
     assert parameters(work) == layers * (12 * 64**2 + 13 * 64) + (128 + 32) * 64 + 2 * 64
+
+
+DEEPSEEK_V3 = MeasuredModel(
+    family="llama",
+    shape=TransformerShape(
+        **{"name": "DeepSeek-V3", "layers": 61, "hidden": 7168, "heads": 128, "kv_heads": 128, "ffn": 2048},
+        **{"sequence": 4096, "vocabulary": 129_280, "experts": 256},
+    ),
+    tied=False,
+    dropout=False,
+    head_width=128,
+    experts_per_token=8,
+    shared_width=2048,
+    dense_layers=3,
+    dense_width=18_432,
+    latent=LatentWidths(query_rank=1536, rank=512, plain=128, rotary=64, value=128),
+)
+"""As its config.json has it; its card counts 671 billion parameters, and 685 with the layer that predicts one more."""
+
+
+@pytest.mark.parametrize(("predicting", "billions"), [(0, 671.0), (1, 682.5)])
+def test_a_mixture_with_latent_attention_has_its_published_parameters(predicting: int, billions: float) -> None:
+    """The predicting layer is a block of 11.5 billion; the card counts its embedding and head, too."""
+    step, _ = measured_step("a", "b", 4, 1024, micro_batch=1)
+    work = step_work(replace(step, model=replace(DEEPSEEK_V3, predicting_layers=predicting)))
+    assert parameters(work) / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+def test_a_window_leaves_out_the_keys_before_it() -> None:
+    """Of 32 tokens a window of 8: 1 + … + 8 and 24 times 8 scores, where causal attention has half of 32 × 32."""
+    step, _ = measured_step("a", "b", 4, 1024, micro_batch=1)
+    model = MeasuredModel(family="llama", shape=SHAPE, tied=False, dropout=False, windowed_layers=3)
+    of_window, of_all = (step_work(replace(step, model=replace(model, window=window))) for window in (8, None))
+    kinds = [of_window.layers[i] for i in of_window.order[1:-1]]
+    assert [kind is kinds[0] for kind in kinds] == [True, False] * 3
+
+    def core_flop(layer: LayerWork) -> float:
+        core = layer.kernels.core
+        return float(layer.kernels.sizes[core].prod(axis=1)[layer.kernels.kinds[core] == 0].sum())
+
+    whole = core_flop(of_all.layers[of_all.order[1]])
+    assert core_flop(kinds[1]) == whole
+    assert core_flop(kinds[0]) / whole == pytest.approx((8 * 8 / 2 + 24 * 8) / (32 * 32 / 2))
 
 
 TINY = {"model_type": "gpt2", "vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}

@@ -24,7 +24,7 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy, TransformerShape
 from automap_models.core.units import size
-from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
+from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_kinds
 from automap_models.simulate.strategy import StrategyPricing

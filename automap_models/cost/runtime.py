@@ -1,0 +1,99 @@
+"""How a framework runs a strategy, which the strategy does not say: the program's part of the clock, beside
+the device's (Device.step). Runtimes are files of their own (formats.runtime_yaml)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from automap_models.errors import BadInput
+
+Selects = Literal["products", "attention", "nothing"]
+CAST_GRADIENT_BYTES = 6.0
+"""Moved per gradient that is read in 16 bits and written in 32, as the models are traced."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """How a framework runs a strategy, which the strategy does not say.
+
+    Attributes:
+        name: of the file that it comes from; empty of programs in general.
+        flash: whether attention cores are flash kernels.
+        tensor_overlap: share of the sums of tensor parallelism that goes on beside products, as async tensor
+            parallelism of torch and user buffers of Transformer Engine have it.
+        gradient_bytes: of a parameter's gradient that adds up over micro-batches, 2 where it does in
+            16 bits, 4 where in 32, 6 where in 32 beside those of 16 that the backward pass writes.
+        buffer_bytes: of memory that it keeps for communication on every device.
+        gathers_a_layer: collectives in which ZeRO-3 gathers a block, and reduces its gradients: FSDP makes one of all
+            its parameters, DeepSpeed one of each.
+        prefetches: whether ZeRO-3 gathers the next layer's weights while it computes, as FSDP does.
+        gradient_moved_bytes: of a parameter's gradient in every micro-batch, beyond what its product writes: 6 where it
+            is cast to fp32, or added up in 16 bits; 18 where it is cast and then added to one in fp32; 0 where the
+            product itself adds to what is there (gradient accumulation fusion of Megatron).
+        casts_weights_once: whether weights are cast to 8 bits once a step, and not for every micro-batch.
+        hopper_attention: whether flash kernels are written for Hopper and later devices, as cuDNN's are: there they are
+            faster than those of FlashAttention-2, 1.5 to 2.0 times forward and 1.5 to 1.75 times backward (Shah et al.,
+            2407.08608, section 4.1).
+        loss_copies: logits in fp32 that are held at once in the backward pass of the loss: Megatron's writes gradients
+            in place of the softmax, and holds the logits besides.
+        tensor_loss_copies: the same where tensor parallelism divides the vocabulary.
+        once_a_node: whether a token goes once to each node that has experts of it, where NVLink spreads it (DeepEP,
+            HybridEP); else once to every expert.
+        expert_shares: of the bandwidth inside a node and across nodes that tokens on their way to experts reach, which
+            go other ways than sums do; None is the device's shares of collectives.
+        expert_overlap: share of the way of tokens to experts that goes on beside computation.
+        selects: what selective recomputation runs again where attention is a flash kernel: every second product
+            (torchtitan), attention (Megatron's core_attn), or nothing that takes time (its moe_act, layernorm, …).
+        routing: share of the bytes that tokens move on a device on their way to experts and back, beside those of a
+            framework that has a kernel for every step of it; Megatron's fused permutation moves 0.2 of them.
+        compute: seconds of kernels over those that the device's constants tell, which are of programs whose small
+            operations are fused.
+        gradient_overlap: share of the communication of data parallelism that goes on beside computation; None is the
+            device's.
+        exposes_gathers: whether ZeRO-1 and 2 gather the updated weights one after the other, beside nothing.
+        saves_gathered: whether tokens that sequence parallelism gathers for a product are saved whole, and not gathered
+            again in the backward pass.
+        host_s, mixture_host_s: of every operation of a layer, and of a layer with experts, whose routing the host waits
+            for: as long as the host takes to launch them a pass takes at least.
+        graphed: share of the operations that the host launches together with others, by CUDA graphs.
+
+    Raises:
+        BadInput: gradients of other bytes.
+    """
+
+    name: str = ""
+    flash: bool = True
+    tensor_overlap: float = 0.0
+    gradient_bytes: int = 4
+    buffer_bytes: float = 0.0
+    gathers_a_layer: int = 1
+    prefetches: bool = True
+    gradient_moved_bytes: float = CAST_GRADIENT_BYTES
+    casts_weights_once: bool = False
+    hopper_attention: bool = False
+    loss_copies: float = 2.0
+    tensor_loss_copies: float = 2.0
+    once_a_node: bool = False
+    expert_shares: tuple[float, float] | None = None
+    expert_overlap: float = 0.0
+    selects: Selects = "products"
+    routing: float = 1.0
+    compute: float = 1.0
+    gradient_overlap: float | None = None
+    exposes_gathers: bool = False
+    saves_gathered: bool = False
+    host_s: float = 0.0
+    mixture_host_s: float = 0.0
+    graphed: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.gradient_bytes not in (2, 4, 6):
+            raise BadInput(f"gradients of {self.gradient_bytes} bytes", where="`gradient_bytes`", do="give 2, 4 or 6")
+
+    def overlap(self, of_device: float) -> float:
+        """Share of the communication of data parallelism that goes on beside computation, where it has its own."""
+        return of_device if self.gradient_overlap is None else self.gradient_overlap
+
+
+DEFAULT_RUNTIME = Runtime()

@@ -1,0 +1,201 @@
+"""Runtimes by the names of shipped files or from YAML files: what a framework makes of a strategy.
+
+    conf/runtime/NAME.yaml ──→ RuntimeFile ── precision, device, year ──→ Runtime (cost.runtime)
+
+Rows of measured steps name the system that ran, and perhaps its year, `Megatron-LM 2021`; the runtime whose `systems`
+are in that name says what the row leaves open. No number is of one model or one row.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from automap_models.core.strategy import Precision
+from automap_models.cost.runtime import CAST_GRADIENT_BYTES, Runtime, Selects
+from automap_models.errors import BadInput
+from automap_models.formats.schema import Document, convert, find_yaml, load_yaml, shipped_names
+
+SequenceParallel = Literal["never", "with tp", "with selective recomputation"]
+Remainder = Literal["ends", "last"]
+"""Which stages have fewer layers where they do not divide: the first and the last one, or only the last ones."""
+Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep", "none"]
+CudaGraph = Literal["none", "some", "all"]
+ONCE_A_NODE = frozenset({"deepep", "hybridep"})
+TODAY = 9999
+"""Year of a system whose name holds none, but for those that hardly anybody runs any more."""
+KEYS = "a runtime's file has the keys that docs/reference/files.md lists; the shipped ones are in conf/runtime"
+WITHOUT_FLASH = frozenset({"v100", "t4"})
+"""Devices for which FlashAttention has no kernel: it asks for compute capability 8.0."""
+HOPPER = frozenset({"h100", "h100-96", "h200", "b200", "gb200", "b300", "gb300"})
+"""Devices that there are flash kernels for which are written for Hopper and later devices."""
+
+
+class RuntimeFile(Document, kw_only=True):
+    """What a framework does by default; what is not said here is as in Runtime, which has the same fields.
+
+    Attributes:
+        name: that people call it by.
+        about: the program, the day, and the rows that its numbers are fitted to.
+        systems: regular expression of the names that rows of measured steps call it by; none where it is empty.
+        flash_from: the first year in which attention runs in one kernel.
+        sequence_parallel: when the devices of tensor parallelism share what is between their operators.
+        dropout: whether its GPT drops activations.
+        remainder: which stages have fewer layers.
+        vocabulary_multiple: to which the vocabulary is padded.
+        chunk_layers: of a virtual stage of an interleaved schedule; None: there are two virtual stages a rank.
+        undated: the year that it is of where a system's name holds none.
+        zero: which stage of ZeRO it runs unless a row says.
+        untied: whether GPT's output matrix is not the word embedding.
+        zero_beside_pipeline: the most that ZeRO divides where there is a pipeline.
+        micro_batches_are_ranks: whether a pipeline runs as many micro-batches as it has ranks, unless it is told.
+        overlaps_experts: whether tokens go to experts beside another micro-batch's computation, `expert_overlap` of it.
+        gradient_bytes, gradient_moved_bytes: by precision, where they are not 4 and 6.
+        fused_gradients_from: the first year in which products of gradients add to what is there, and move none.
+        hopper_attention: whether flash kernels are those written for Hopper, where that is the device.
+        dispatcher: how tokens go to experts: once to each (alltoall, allgather), or once a node (deepep, hybridep).
+        exchange_shares, dispatch_shares: of the bandwidth inside a node and across, that they reach by the former and
+            by the latter; None are the device's shares of collectives.
+        cuda_graph: which operations the host launches together: none, some (Transformer Engine's graphs of attention
+            and routers), or all (of a whole iteration).
+        graphed: share of the operations that `some` are.
+    """
+
+    name: str
+    about: str
+    systems: str = ""
+    flash_from: int = 0
+    sequence_parallel: SequenceParallel = "never"
+    dropout: bool = False
+    remainder: Remainder = "ends"
+    vocabulary_multiple: int = 1
+    chunk_layers: int | None = None
+    undated: int = TODAY
+    zero: int = 0
+    untied: bool = False
+    zero_beside_pipeline: int = 3
+    micro_batches_are_ranks: bool = False
+    gathers_a_layer: int = 1
+    prefetches: bool = True
+    tensor_overlap: float = 0.0
+    gradient_overlap: float | None = None
+    expert_overlap: float = 0.0
+    overlaps_experts: bool = False
+    exposes_gathers: bool = False
+    gradient_bytes: dict[str, int] = msgspec.field(default_factory=dict)
+    gradient_moved_bytes: dict[str, float] = msgspec.field(default_factory=dict)
+    fused_gradients_from: int = TODAY + 1
+    buffer_bytes: float = 0.0
+    casts_weights_once: bool = False
+    hopper_attention: bool = False
+    loss_copies: float = 2.0
+    tensor_loss_copies: float = 2.0
+    saves_gathered: bool = False
+    selects: Selects = "products"
+    dispatcher: Dispatcher = "alltoall"
+    exchange_shares: tuple[float, float] | None = None
+    dispatch_shares: tuple[float, float] = (0.6, 0.7)
+    routing: float = 1.0
+    compute: float = 1.0
+    host_s: float = 0.0
+    mixture_host_s: float = 0.0
+    cuda_graph: CudaGraph = "none"
+    graphed: float = 0.0
+
+    def runtime(self, precision: Precision, device: str, year: int = TODAY, *, flash: bool = True) -> Runtime:
+        """What it makes of a strategy.
+
+        Args:
+            precision: of the strategy.
+            device: name of the kind of device.
+            year: of the program.
+            flash: whether there are flash kernels for the device.
+        """
+        once = self.dispatcher in ONCE_A_NODE
+        fused = year >= self.fused_gradients_from
+        alike = {field.name: getattr(self, field.name) for field in fields(Runtime) if hasattr(self, field.name)}
+        return Runtime(
+            **alike
+            | {
+                "flash": flash and year >= self.flash_from,
+                "gradient_bytes": self.gradient_bytes.get(precision, 4),
+                "gradient_moved_bytes": 0.0 if fused else self.gradient_moved_bytes.get(precision, CAST_GRADIENT_BYTES),
+                "hopper_attention": self.hopper_attention and device in HOPPER,
+                "once_a_node": once,
+                "expert_shares": self.dispatch_shares if once else self.exchange_shares,
+                "expert_overlap": self.expert_overlap if self.overlaps_experts else 0.0,
+                "graphed": {"none": 0.0, "some": self.graphed, "all": 1.0}[self.cuda_graph],
+            }
+        )
+
+    def shares_tokens(self, year: int, tp: int, selective: bool) -> bool:
+        """Whether tensor parallelism shares tokens, too, in that year's program."""
+        if tp == 1 or self.sequence_parallel == "never":
+            return False
+        return self.sequence_parallel == "with tp" or (selective and year >= 2022)
+
+
+def read_runtime(name_or_path: str | Path) -> RuntimeFile:
+    """The shipped runtime of that name, or the one in that YAML file.
+
+    Raises:
+        BadInput: neither a known name nor a readable file, a key that is unknown or has a wrong value, or a number out
+            of range.
+    """
+    path = find_yaml(name_or_path, "runtime", "runtime")
+    file = convert(load_yaml(path, KEYS), RuntimeFile, where=str(path), do=KEYS)
+    for key in ("tensor_overlap", "gradient_overlap", "expert_overlap", "routing", "graphed"):
+        share = getattr(file, key)
+        if share is not None and not 0 <= share <= 1:
+            raise BadInput(f"{key} is {share!r}", where=str(path), do="give a share from 0 to 1")
+    for key in ("compute", "host_s", "mixture_host_s"):
+        if not 0 <= getattr(file, key) < 1e3:
+            raise BadInput(f"{key} is {getattr(file, key)!r}", where=str(path), do="give a number of 0 or more")
+    return file
+
+
+def known_runtimes() -> list[str]:
+    """Names of the shipped runtimes, sorted."""
+    return shipped_names("runtime")
+
+
+@cache
+def _shipped() -> tuple[RuntimeFile, ...]:
+    return tuple(read_runtime(name) for name in known_runtimes())
+
+
+def runtime_named(system: str) -> RuntimeFile:
+    """The shipped runtime of a system by the name that a row calls it; `general` where none has such a name."""
+    named = [file for file in _shipped() if file.systems and re.search(file.systems, system.lower())]
+    return named[0] if named else read_runtime("general")
+
+
+def year_named(system: str) -> int:
+    """The year in a system's name, or the one that it is of where there is none."""
+    match = re.search(r"\b20\d\d\b", system)
+    return int(match[0]) if match else runtime_named(system).undated
+
+
+def split_layers(layers: int, stages: int, remainder: Remainder) -> tuple[int, ...] | None:
+    """[stages] layers of each stage; None where they divide evenly.
+
+    Embedding and output matrix take about as long as a layer each, so that systems leave one layer out at both ends
+    where that makes the rest equal. Otherwise stages are filled one after the other (`last`), or as many as needed of
+    those in the middle have one more (`ends`).
+    """
+    share, rest = divmod(layers, stages)
+    if not rest:
+        return None
+    if stages > 1 and (layers + 2) % stages == 0:
+        even = (layers + 2) // stages
+        return (even - 1, *[even] * (stages - 2), even - 1)
+    if remainder == "last":
+        filled = [min(share + 1, max(0, layers - (share + 1) * i)) for i in range(stages)]
+        return tuple(filled)
+    first = (stages - rest) // 2
+    return tuple(share + (first <= i < first + rest) for i in range(stages))

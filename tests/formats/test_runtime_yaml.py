@@ -1,0 +1,111 @@
+"""Systems by name and year, and how they split layers that do not divide."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from automap_models.errors import BadInput
+from automap_models.formats.runtime_yaml import (
+    TODAY,
+    Remainder,
+    known_runtimes,
+    read_runtime,
+    runtime_named,
+    split_layers,
+    year_named,
+)
+
+SYSTEMS = (
+    *("Megatron-LM 2021", "Megatron-LM 2023 + zero bubble", "Megatron-Core 2025 (dev)", "Primus 2025 (Megatron)"),
+    *("Megatron-Bridge 26.08", "NeMo (24.11.1)", "NeMo 25.04", "NeMo AutoModel 2026", "Megatron-LM CI (dev)"),
+    *("Megatron-DeepSpeed 2022", "DeepSpeed ZeRO-3", "DeepSpeed 3D (AMP)", "OneFlow-GPT 2021", "nanotron 2025"),
+    *("llm-foundry (PyTorch FSDP)", "fms-fsdp (PyTorch FSDP)", "InternEvo 2023", "torchtitan 2024-12"),
+)
+
+
+@pytest.mark.parametrize(
+    ("system", "name", "year"),
+    [
+        ("Megatron-LM 2021", "megatron", 2021),
+        ("Megatron-LM 2023 + zero bubble", "megatron", 2023),
+        ("Megatron-LM CI (dev)", "megatron-ci", TODAY),
+        ("Megatron-DeepSpeed 2022", "megatron-deepspeed", 2022),
+        ("DeepSpeed ZeRO-3", "deepspeed", 2021),
+        ("torchtitan 2024-12", "torchtitan", 2024),
+        ("Megatron-Bridge 26.04.01", "megatron-bridge", TODAY),
+        ("llm-foundry (PyTorch FSDP)", "fsdp", TODAY),
+        ("NeMo 25.07", "megatron-bridge", TODAY),
+        ("NeMo AutoModel 2026", "automodel", 2026),
+        ("nanotron 2025", "nanotron", 2025),
+        ("something else", "general", TODAY),
+    ],
+)
+def test_a_system_is_known_by_its_name_and_year(system: str, name: str, year: int) -> None:
+    assert (runtime_named(system).name, year_named(system)) == (name, year)
+
+
+def test_layers_that_divide_are_left_to_the_strategy() -> None:
+    assert split_layers(96, 12, "ends") is None
+
+
+def test_a_layer_is_left_out_at_both_ends_where_that_makes_the_rest_equal() -> None:
+    """30 layers and two ends are 32 on 8 stages of 4."""
+    assert split_layers(30, 8, "last") == split_layers(30, 8, "ends") == (3, 4, 4, 4, 4, 4, 4, 3)
+
+
+@given(layers=st.integers(1, 200), stages=st.integers(1, 64), remainder=st.sampled_from(["ends", "last"]))
+def test_every_layer_is_on_a_stage_and_none_is_fuller_than_needed(
+    layers: int, stages: int, remainder: Remainder
+) -> None:
+    split = split_layers(layers, stages, remainder)
+    if split is None:
+        assert layers % stages == 0
+    else:
+        assert len(split) == stages
+        assert sum(split) == layers
+        assert max(split) == -(-layers // stages)
+        assert min(split) >= 0
+
+
+def test_no_system_has_two_runtimes() -> None:
+    """The 40 names that published rows call their systems by."""
+    files = [read_runtime(name) for name in known_runtimes()]
+    for system in SYSTEMS:
+        names = [file.name for file in files if file.systems and re.search(file.systems, system.lower())]
+        assert len(names) == 1, (system, names)
+
+
+def test_a_file_of_one_s_own_is_a_runtime(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nabout: a test\ncompute: 1.5\ndispatcher: hybridep\ncuda_graph: all\nhost_s: 0.001\n")
+    runtime = read_runtime(path).runtime("bf16", "h100")
+    assert (runtime.compute, runtime.once_a_node, runtime.graphed, runtime.flash) == (1.5, True, 1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("name: a\nabout: b\noverlap: 1\n", "overlap"),
+        ("about: b\n", "name is missing"),
+        ("name: a\nabout: b\ngradient_overlap: 1.5\n", "gradient_overlap is 1.5; give a share from 0 to 1"),
+        ("name: a\nabout: b\ncompute: -1\n", "compute is -1"),
+        ("name: a\nabout: b\ndispatcher: pigeons\n", "pigeons"),
+        ("name: a\nabout: b\nhost_s: .inf\n", "is not valid YAML in line 3"),
+        ("[1]\n", "not"),
+    ],
+)
+def test_a_file_that_is_no_runtime_is_refused_in_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=re.escape(sentence)):
+        read_runtime(path)
+
+
+def test_an_unknown_runtime_lists_those_that_there_are() -> None:
+    with pytest.raises(BadInput, match="'trainer' is neither a known runtime nor a file; choose from automodel"):
+        read_runtime("trainer")
