@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -133,7 +134,7 @@ def random_problem(seed: int) -> StrategyProblem:
         device=device,
         global_batch=batch,
         fixed=fixed,
-        runtime=Runtime(flash=bool(draw.integers(2))),
+        runtime=drawn_runtime(draw),
     )
     held = sorted(
         StrategyPricing(work, cluster, device, problem.runtime).estimate(strategy).fullest[0]
@@ -143,6 +144,29 @@ def random_problem(seed: int) -> StrategyProblem:
         return problem
     room = float(np.quantile(held, draw.uniform())) * (1 + 1e-9)
     return replace(problem, cluster=replace(cluster, memory=room))
+
+
+def drawn_runtime(draw: np.random.Generator) -> Runtime:
+    """Of programs in general, or one that hides, exposes and launches otherwise; later draws stay as they are."""
+    flash, other = bool(draw.integers(2)), deepcopy(draw)
+    if other.uniform() < 0.5:
+        return Runtime(flash=flash)
+    return Runtime(
+        flash=flash,
+        compute=float(other.choice([1.0, 1.3])),
+        tensor_overlap=float(other.choice([0.0, 0.7])),
+        gradient_overlap=float(other.choice([0.0, 0.5, 1.0])),
+        exposes_gathers=bool(other.integers(2)),
+        gathers_a_layer=int(other.choice([1, 7])),
+        saves_gathered=bool(other.integers(2)),
+        once_a_node=bool(other.integers(2)),
+        expert_shares=(0.6, 0.7),
+        expert_overlap=float(other.choice([0.0, 0.6])),
+        routing=float(other.choice([0.2, 1.0])),
+        host_s=float(other.choice([0.0, 1e-5, 1e-3])),
+        mixture_host_s=float(other.choice([0.0, 1e-5, 1e-3])),
+        graphed=float(other.choice([0.0, 0.5])),
+    )
 
 
 def _some(problem: StrategyProblem, draw: np.random.Generator) -> list[Strategy]:

@@ -16,14 +16,13 @@ from typing import Any
 
 import numpy as np
 from gpt_work import amounts, gpt_work
-from strategy_problems import DEVICE, divisors, strategies
+from strategy_problems import DEVICE, divisors, drawn_runtime, strategies
 
 from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.estimate import Estimate
 from automap_models.core.model_work import Amounts, Mark, ModelWork
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import Strategy
-from automap_models.cost.runtime import Runtime
 from automap_models.planners.strategies.planner import node_orders
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.simulate.calibration import USUAL
@@ -115,7 +114,7 @@ def _drawn(draw: np.random.Generator) -> StrategyProblem | None:
         device=replace(DEVICE, step=replace(USUAL, launch_s=launch_s, overlap=overlap)),
         global_batch=int(draw.choice([2, 4, 6, 8])),
         fixed=fixed,
-        runtime=Runtime(flash=bool(draw.integers(2))),
+        runtime=drawn_runtime(draw),
     )
     everything = list(islice(strategies(problem), MOST + 1))
     if not 2 <= len(everything) <= MOST:

@@ -195,9 +195,8 @@ class LayerCosting:
             if kernels.frozen_bytes.any():  # gathered with the others, and without gradients
                 moved[0] = (np.array(moved[0]) + kernels.frozen_bytes).tolist()
                 gather = np.array([groups.gather_s(*amounts) for amounts in zip(*moved, pieces, strict=True)])
-            overlap = max(
-                PREFETCHED if self.runtime.prefetches else 0.0, self.runtime.gradient_overlap or self.constants.overlap
-            )
+            of_runtime = self.runtime.overlap(self.constants.overlap)
+            overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, of_runtime)
             exposed = exposed_s(gather, forward - hidden_context[0], overlap)
             computed = recompute + (inputs + weights - hidden_context[1])[:, None]
             times[..., 10], times[..., 11] = exposed[:, None], exposed_s((gather + scatter)[:, None], computed, overlap)
