@@ -64,6 +64,8 @@ class RuntimeFile(Document, kw_only=True):
         cuda_graph: which operations the host launches together: none, some (Transformer Engine's graphs of attention
             and routers), or all (of a whole iteration).
         graphed: share of the operations that `some` are.
+        left_out, mixtures_left_out: least and largest median error of a source, of all steps or of those of mixtures,
+            with numbers that are fitted to the others (benchmarks/results/runtimes.md); None where that is not known.
     """
 
     name: str
@@ -106,6 +108,8 @@ class RuntimeFile(Document, kw_only=True):
     mixture_host_s: float = 0.0
     cuda_graph: CudaGraph = "none"
     graphed: float = 0.0
+    left_out: tuple[float, float] | None = None
+    mixtures_left_out: tuple[float, float] | None = None
 
     def runtime(self, precision: Precision, device: str, year: int = TODAY, *, flash: bool = True) -> Runtime:
         """What it makes of a strategy.

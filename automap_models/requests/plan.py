@@ -98,7 +98,7 @@ def plan_request(
     if not divided:
         require_fields(options)
     if price:
-        of_searching = ("devices", "reserve", "budget_s", "thorough", "target", "max_stages")
+        of_searching = ("devices", "reserve", "budget_s", "thorough", "max_stages")
         _refuse(options, of_searching, "is for a search, and `price` searches nothing")
     reserve = options.get("reserve", {})
     searching = ("global_batch", "budget_s", "memory_bytes", "thorough", "max_stages")

@@ -14,6 +14,7 @@ from automap_models.export.snap import Price
 from automap_models.export.target import read_source
 from automap_models.export.targets import target_by_name, training_limits
 from automap_models.formats.plan import written_plan
+from automap_models.formats.runtime_yaml import known_runtimes
 from automap_models.formats.sharding_plan import SHARDING_DOCUMENTS
 from automap_models.formats.staged_plan import StagedDocument
 from automap_models.formats.strategy_plan import StrategyDocument
@@ -55,9 +56,9 @@ def _price(request: ExportRequest) -> Price | None:
         return None
     if source is None:
         raise BadInput("is for the price of a model, and none is given", where="`topo`", do="give the model after PLAN")
-    options, target = ExploreOptions(), request.to
+    options, runtime = ExploreOptions(), request.to if request.to in known_runtimes() else None
     priced = StrategyRequest(
-        source=source, topo=cluster, device=request.device, options=options, cached=True, target=target, price=True
+        source=source, topo=cluster, device=request.device, options=options, cached=True, runtime=runtime, price=True
     )
     return lambda strategy: float(answer(replace(priced, fields=asdict(strategy))).step_s)
 

@@ -201,8 +201,12 @@ def _priced(request: StrategyRequest, watch: Watch) -> Estimate:
     strategy = _strategy(fields, cluster, shape)
     for kind in devices:
         require_device(kind, strategy)
-    runtime = _runtime(request, strategy.precision, device)
-    return StrategyPricing(work(strategy.dtype), cluster, device, runtime, kinds).estimate(strategy)
+    model, runtime = work(strategy.dtype), _runtime(request, strategy.precision, device)
+    if request.target is not None:
+        objection = strategy_limits(request.target).objection(strategy, model.facts)
+        if objection is not None:
+            raise BadInput(objection.what, where="`target`", do=objection.do)
+    return StrategyPricing(model, cluster, device, runtime, kinds).estimate(strategy)
 
 
 def _runtime(request: StrategyRequest, precision: Precision, device: Device) -> Runtime:

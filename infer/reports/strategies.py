@@ -312,6 +312,27 @@ def _throughput(estimate: Estimate) -> str:
     return f"{estimate.tokens_per_s_per_device:,.0f}"
 
 
+def clock_error(estimate: Estimate) -> str | None:
+    """How far the clock is off steps of sources that it was not fitted to; None of a profile."""
+    from automap_models.formats.hardware_yaml import known_devices, read_device
+    from automap_models.formats.runtime_yaml import read_runtime
+
+    shape, names = estimate.facts.shape, ", ".join(estimate.unfitted)
+    if names:
+        return f"unfitted: data sheet of {names}, and the mean constants of devices that have a fit"
+    if shape is None:
+        return None
+    runtime = read_runtime(estimate.runtime) if estimate.runtime else None
+    error = None if runtime is None else runtime.mixtures_left_out if shape.experts else runtime.left_out
+    if error is None and not shape.experts and estimate.device in known_devices():
+        error = read_device(estimate.device).left_out
+    if error is None:
+        what = "of mixtures of experts were held against it so" if shape.experts else "were held against it"
+        return f"no measured steps {what}" + (" (--runtime)" if not estimate.runtime else "")
+    least, most = (f"{100 * share:.2g}" for share in error)
+    return f"{least} to {most} % off steps of sources that it was not fitted to; plans nearer than that are equal"
+
+
 def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
     yield "step time", seconds(estimate.step_s)
@@ -320,9 +341,8 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     else:
         yield "throughput", f"{_throughput(estimate)} tokens/s on a device"
         yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
-    if estimate.unfitted:
-        names = ", ".join(estimate.unfitted)
-        yield "clock", f"unfitted: data sheet of {names}, and the mean constants of devices that have a fit"
+    if (error := clock_error(estimate)) is not None:
+        yield "clock", error
     nbytes, limit, rank = estimate.fullest
     verdict = memory_verdict(nbytes, limit)
     verdict += f", less than {percent(RESERVE)} are free" if verdict == "at risk" else ""

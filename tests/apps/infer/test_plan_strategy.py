@@ -145,7 +145,10 @@ def test_the_price_is_the_library_s(files: tuple[str, ...], capsys: pytest.Captu
             ("--global-batch", "8", "--for", "deepspeed", "--pp", "2", "--zero", "3"),
             "has pp 2 and zero 3 and words in deepspeed; change one of them",
         ),
-        (("--tp", "2", "--global-batch", "8", "--price", "--for", "megatron"), "--for: is for a search, and --price"),
+        (
+            ("--tp", "2", "--zero", "3", "--global-batch", "8", "--price", "--for", "megatron"),
+            "--for: megatron has no ZeRO-3; take zero 0 or 1",
+        ),
         (("--global-batch", "8", "--reserve", "x=1 GB"), "'x' is no rank of a pipeline; give a whole number"),
         (("--global-batch", "8", "--reserve", "90 GB"), "--reserve: 90.0 GB of the 16.0 GB of a device; give less"),
         (("--tp", "2", "--global-batch", "8", "--devices", "6..12"), "6 devices are no whole nodes of 4"),
@@ -172,6 +175,34 @@ def test_a_price_on_a_device_without_a_fit_says_that_its_constants_are_means(
     model, *_, cluster = files
     assert main([model, "--device", "cpu", "--topo", cluster, *GIVEN]) == 0
     assert "unfitted: data sheet of cpu, and the mean constants" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "runtime", "error"),
+    [
+        ((), "for programs in general (--runtime)", "no measured steps were held against it (--runtime)"),
+        (("--for", "megatron"), "for megatron", "no measured steps were held against it"),
+        (("--runtime", "nanotron"), "for nanotron", "12 to 22 % off steps of sources that it was not fitted to"),
+    ],
+)
+def test_a_price_says_which_program_s_it_is_and_how_far_off(
+    files: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    runtime: str,
+    error: str,
+) -> None:
+    model, *_, cluster = files
+    assert main([model, "--device", "b200", "--topo", cluster, *GIVEN, *options]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert runtime in printed
+    assert error in printed
+
+
+def test_an_unknown_runtime_is_bad_input(files: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    model, *_, cluster = files
+    assert main([model, "--topo", cluster, *GIVEN, "--runtime", "trainer"]) == 2
+    assert "'trainer' is neither a known runtime nor a file" in capsys.readouterr().err
 
 
 def test_the_device_is_the_one_that_the_cluster_is_made_of(
