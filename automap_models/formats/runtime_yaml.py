@@ -29,6 +29,10 @@ CudaGraph = Literal["none", "some", "all"]
 ONCE_A_NODE = frozenset({"deepep", "hybridep"})
 TODAY = 9999
 """Year of a system whose name holds none, but for those that hardly anybody runs any more."""
+OF_LINKS = ("exchange_shares", "dispatch_shares")
+SHARES = ("tensor_overlap", "gradient_overlap", "expert_overlap", "routing", "graphed", *OF_LINKS)
+POSITIVE = ("compute", "gathers_a_layer", "vocabulary_multiple", "chunk_layers", *OF_LINKS)
+"""Keys of numbers that are no larger than 1, and that are not 0."""
 KEYS = "a runtime's file has the keys that docs/reference/files.md lists; the shipped ones are in conf/runtime"
 WITHOUT_FLASH = frozenset({"v100", "t4"})
 """Devices for which FlashAttention has no kernel: it asks for compute capability 8.0."""
@@ -153,13 +157,14 @@ def read_runtime(name_or_path: str | Path) -> RuntimeFile:
     """
     path = find_yaml(name_or_path, "runtime", "runtime")
     file = convert(load_yaml(path, KEYS), RuntimeFile, where=str(path), do=KEYS)
-    for key in ("tensor_overlap", "gradient_overlap", "expert_overlap", "routing", "graphed"):
-        share = getattr(file, key)
-        if share is not None and not 0 <= share <= 1:
-            raise BadInput(f"{key} is {share!r}", where=str(path), do="give a share from 0 to 1")
-    for key in ("compute", "host_s", "mixture_host_s"):
-        if not 0 <= getattr(file, key) < 1e3:
-            raise BadInput(f"{key} is {getattr(file, key)!r}", where=str(path), do="give a number of 0 or more")
+    for key in file.__struct_fields__:
+        value = getattr(file, key)
+        numbers = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
+        least, most = 1e-6 if key in POSITIVE else 0, 1 if key in SHARES else 1e15
+        for number in numbers:
+            if isinstance(number, int | float) and not least <= number <= most:
+                do = "give a share from 0 to 1" if key in SHARES else f"give a number from {least:g} on"
+                raise BadInput(f"{key} is {number!r}", where=str(path), do=do)
     return file
 
 

@@ -27,7 +27,7 @@ BUDGET = {
     "cost": (3_681, 19),
     "envs": (1_600, 12),
     "export": (1_992, 14),
-    "formats": (5_094, 20),
+    "formats": (5_099, 20),
     "hlo": (6_936, 36),
     "planners": (856, 6),
     "planners/online": (311, 3),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_700, 22),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_642, "files": 374, "compiled": 80, "numbers": 232}
+TOTALS = {"lines": 68_647, "files": 374, "compiled": 80, "numbers": 232}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
