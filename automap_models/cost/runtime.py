@@ -24,7 +24,7 @@ class Runtime:
             parallelism of torch and user buffers of Transformer Engine have it.
         gradient_bytes: of a parameter's gradient that adds up over micro-batches, 2 where it does in
             16 bits, 4 where in 32, 6 where in 32 beside those of 16 that the backward pass writes.
-        buffer_bytes: of memory that it keeps for communication on every device.
+        buffer_bytes: of memory that it keeps on every device for what ZeRO reduces and gathers.
         gathers_a_layer: collectives in which ZeRO-3 gathers a block, and reduces its gradients: FSDP makes one of all
             its parameters, DeepSpeed one of each.
         prefetches: whether ZeRO-3 gathers the next layer's weights while it computes, as FSDP does.
@@ -46,7 +46,7 @@ class Runtime:
         selects: what selective recomputation runs again where attention is a flash kernel: every second product
             (torchtitan), attention (Megatron's core_attn), or nothing that takes time (its moe_act, layernorm, …).
         routing: share of the bytes that tokens move on a device on their way to experts and back, beside those of a
-            framework that has a kernel for every step of it; Megatron's fused permutation moves 0.2 of them.
+            framework that has a kernel for every step of it, and fuses none.
         compute: seconds of kernels over those that the device's constants tell, which are of programs whose small
             operations are fused.
         gradient_overlap: share of the communication of data parallelism that goes on beside computation; None is the

@@ -385,7 +385,8 @@ class StageCosting:
     def runtime_bytes(self) -> float:
         """Of the framework and of each kind of group of more than one device."""
         s = self.strategy
-        return self.runtime.buffer_bytes + group_bytes(s.tp, s.cp, s.ep, s.dp, s.pp)
+        buffers = self.runtime.buffer_bytes if s.zero else 0.0
+        return buffers + group_bytes(s.tp, s.cp, s.ep, s.dp, s.pp)
 
     @property
     def logits_bytes(self) -> float:

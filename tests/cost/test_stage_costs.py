@@ -262,3 +262,13 @@ def test_another_schedule_costs_the_same_as_one_that_was_never_anothers(schedule
     alone = stage_costs(gpt_work(24, 1024, 16), other, cluster, DEVICE, UNFUSED)
     for name, theirs in vars(alone).items():
         np.testing.assert_equal(getattr(taken_over, name), theirs)
+
+
+@pytest.mark.parametrize(("zero", "nbytes"), [(0, 0.0), (1, 2e9)])
+def test_buffers_to_reduce_and_gather_in_are_there_with_zero_alone(zero: int, nbytes: float) -> None:
+    """DeepSpeed without ZeRO was priced with 2 GB that it does not hold, and a run of AMP's was said not to fit."""
+    usual, buffered = (
+        _costs("22B", Runtime(flash=False, buffer_bytes=amount), dp=1, zero=zero).memory[0].runtime
+        for amount in (0.0, 2e9)
+    )
+    assert buffered - usual == nbytes
