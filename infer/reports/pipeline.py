@@ -367,7 +367,7 @@ def times_in_words(report: PlanReport) -> str:
         return f"times{f' of {name}' if name else ''} are the profile's"
     error = read_device(name).left_out if name in known_devices() else None
     if error is None:
-        return f"times{f' of {name}' if name else ''} are computed, by a clock that no measured steps were held against"
+        return f"times{f' of {name}' if name else ''} are computed; how far its clock is off is not known"
     least, most = (f"{100 * share:.2g}" for share in error)
     return f"times are computed: the clock of {name} is {least} to {most} % off steps that it was not fitted to"
 

@@ -327,8 +327,8 @@ def clock_error(estimate: Estimate) -> str | None:
     if error is None and not shape.experts and estimate.device in known_devices():
         error = read_device(estimate.device).left_out
     if error is None:
-        what = "of mixtures of experts were held against it so" if shape.experts else "were held against it"
-        return f"no measured steps {what}" + (" (--runtime)" if not estimate.runtime else "")
+        what = "mixtures of experts" if shape.experts else "steps that it was not fitted to"
+        return f"how far it is off {what} is not known" + (" (--runtime)" if not estimate.runtime else "")
     least, most = (f"{100 * share:.2g}" for share in error)
     return f"{least} to {most} % off steps of sources that it was not fitted to; plans nearer than that are equal"
 

@@ -180,8 +180,12 @@ def test_a_price_on_a_device_without_a_fit_says_that_its_constants_are_means(
 @pytest.mark.parametrize(
     ("options", "runtime", "error"),
     [
-        ((), "for programs in general (--runtime)", "no measured steps were held against it (--runtime)"),
-        (("--for", "megatron"), "for megatron", "no measured steps were held against it"),
+        (
+            (),
+            "for programs in general (--runtime)",
+            "how far it is off steps that it was not fitted to is not known (--runtime)",
+        ),
+        (("--for", "megatron"), "for megatron", "how far it is off steps that it was not fitted to is not known"),
         (("--runtime", "nanotron"), "for nanotron", "12 to 22 % off steps of sources that it was not fitted to"),
     ],
 )
