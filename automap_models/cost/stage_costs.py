@@ -257,12 +257,13 @@ class StageCosting:
     ) -> FloatArray:
         """[S] what gradients take beyond the computation beside them, but no more than what ZeRO-3 would expose."""
         passes = np.stack([times.input + times.weight + times.recompute, np.zeros(len(self.rank_of))])
-        shared = self.strategy.zero and self.never_hidden < 1.0 - self.overlap
+        alone_s = self.runtime.exposes_gathers and self.strategy.zero < 3
+        shared = self.strategy.zero and not alone_s and self.never_hidden < 1.0 - self.overlap
         if shared:
             passes[1] = self._gathers(counts, first_layers).sum(axis=0)
         beside, gathered = (np.bincount(self.rank_of, row, minlength=self.strategy.pp).tolist() for row in passes)
         summed, moved = ([price(*rank) for rank in of_ranks.tolist()] for price in (self._summed_s, self._gathered_s))
-        if self.strategy.zero < 3 and self.runtime.exposes_gathers:
+        if alone_s:
             alone, moved = np.array(moved), summed
         else:
             alone, moved = np.zeros(len(moved)), np.add(summed, moved).tolist()
