@@ -79,6 +79,7 @@ class KernelList:
             np.array(moved),
             np.array(moved_marks, np.int8),
             np.array(scores),
+            np.zeros(len(scores), np.bool_),
         )
 
 

@@ -81,6 +81,7 @@ class Kernels:
         moved_bytes: float64 [m] read or written.
         moved_marks: int8 [m].
         moved_scores: bool [m] whether these are scores of queries against keys, which a flash kernel does not move.
+        moved_again: bool [m] whether they would not move if all products that read one value were one product.
     """
 
     passes: NDArray[np.int8]
@@ -92,9 +93,15 @@ class Kernels:
     moved_bytes: FloatArray
     moved_marks: MarkArray
     moved_scores: NDArray[np.bool_]
+    moved_again: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return int(self.passes.size)
+
+    @cached_property
+    def read_again(self) -> NDArray[np.bool_]:
+        """[n] whether a kernel moves what is not moved where products of one value are one product."""
+        return np.bincount(self.moved_kernels, self.moved_again, minlength=len(self)) > 0
 
     @cached_property
     def casts(self) -> NDArray[np.bool_]:

@@ -184,7 +184,8 @@ class StepClock:
         self, passes: FloatArray, work: LayerWork, sums: tuple[FloatArray, FloatArray], exchanges_s: FloatArray
     ) -> FloatArray:
         """[B, 3] passes that take as long, with what they send, as the host needs to launch them."""
-        runtime, of_pass = self.runtime, np.bincount(work.kernels.passes, minlength=3)
+        runtime, kernels = self.runtime, work.kernels
+        of_pass = np.bincount(kernels.passes[self._launches(kernels)], minlength=3)
         host_s = runtime.mixture_host_s if work.exchanged.values.size else runtime.host_s
         if not host_s or runtime.graphed == 1.0:
             return passes
@@ -214,7 +215,7 @@ class StepClock:
         flop[:, is_product] = 2.0 * sizes.prod(axis=2)
         computed_s = flop[:, is_product] / self._rates(sizes, core[is_product], block)
         times_s[:, is_product] = np.maximum(times_s[:, is_product], computed_s)
-        times_s += self.constants.launch_s
+        times_s += self.constants.launch_s * self._launches(kernels)
         times_s[:, kernels.casts] *= self.runtime.gradient_moved_bytes / CAST_GRADIENT_BYTES
         if block and self.narrow:
             times_s += self._casts_s(kernels)
@@ -231,6 +232,10 @@ class StepClock:
                 again = cores[:, 0] * (self.runtime.selects == "attention")
         slow = self.runtime.compute
         return slow * (others + cores), slow * cores[:, 0], slow * (cores[:, 1] + cores[:, 2]), slow * again
+
+    def _launches(self, kernels: Kernels) -> BoolArray:
+        """[n] which kernels are launched, and not part of another one."""
+        return np.asarray(~kernels.read_again if self.runtime.joins else np.ones(len(kernels), dtype=np.bool_))
 
     def _rates(self, sizes: FloatArray, core: BoolArray, block: bool) -> FloatArray:
         """[B, n] FLOP/s of products; `sizes`, [B, n, 4], are how many, rows, columns and depth."""
@@ -253,6 +258,8 @@ class StepClock:
             shared = self.strategy.tp if self.strategy.sequence_parallel else 1
             amounts = count * depth * other / np.where(gathered, shared, 1)
             casts = np.where(forward | of_tokens, 1.0, 0.0)
+            if self.runtime.joins:
+                casts = np.where(forward & of_tokens & kernels.read_again, 0.0, casts)
             if self.runtime.casts_weights_once:
                 casts = np.where(of_tokens, casts, casts / self.strategy.micro_batches)
             elements += casts * amounts
@@ -265,6 +272,8 @@ class StepClock:
         marks = kernels.moved_marks
         gathered, divided = self.shares.gathered[:, marks], self.shares.divided[:, marks]
         factors = np.where(is_tensor_product[kernels.moved_kernels], gathered, divided)
+        if self.runtime.joins:
+            factors = np.where(kernels.moved_again, 0.0, factors)
         moved = kernels.moved_bytes * factors * self.shares.widening
         flash = kernels.core[kernels.moved_kernels] & ~kernels.moved_scores
         passes = kernels.passes[kernels.moved_kernels[flash]]

@@ -108,7 +108,8 @@ class ProcessGroup:
         return (self.size - 1) * LATENCY_S + sent_bytes * max(within, across)
 
     def dispatch_s(self, sent_bytes: float, copies: float) -> float:
-        """Seconds in which each member sends so many bytes of tokens, once to each node that has experts of a token.
+        """Seconds in which each member sends so many bytes of tokens, once to each node that has experts of a token,
+        where NVLink hands it on once to each device that has.
 
         Args:
             sent_bytes: of all copies.
@@ -116,8 +117,10 @@ class ProcessGroup:
         """
         if self.size == 1 or not sent_bytes:
             return 0.0
-        nodes = (self.nodes - 1) * (1.0 - math.pow(1.0 - 1.0 / self.nodes, copies))
-        within = (self.size - 1) / self.size * sent_bytes / self.intra
+        nodes, devices = (
+            (count - 1) * (1.0 - math.pow(1.0 - 1.0 / count, copies)) for count in (self.nodes, self.size)
+        )
+        within = devices / copies * sent_bytes / self.intra
         across = nodes / copies * sent_bytes * self.inside * self.sharing / self.inter
         return (self.inside + self.nodes) * LATENCY_S + max(within, across)
 

@@ -217,5 +217,5 @@ def _layer(name: str) -> LayerWork:
     """A layer that says nothing but its name: the profile has its costs."""
     marks, flags, nothing = np.zeros(0, np.int8), np.zeros(0, np.bool_), Amounts(np.zeros(0), np.zeros(0, np.int8))
     sizes, places = np.zeros((0, 4)), np.zeros(0, np.int64)
-    kernels = Kernels(marks, marks, flags, sizes, sizes.astype(np.int8), places, nothing.values, marks, flags)
+    kernels = Kernels(marks, marks, flags, sizes, sizes.astype(np.int8), places, nothing.values, marks, flags, flags)
     return LayerWork(name, kernels, *(nothing,) * 9)

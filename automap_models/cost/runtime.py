@@ -47,6 +47,8 @@ class Runtime:
             (torchtitan), attention (Megatron's core_attn), or nothing that takes time (its moe_act, layernorm, …).
         routing: share of the bytes that tokens move on a device on their way to experts and back, beside those of a
             framework that has a kernel for every step of it, and fuses none.
+        joins: whether products that read one value are one product: queries, keys and values, or a perceptron's gate
+            and what it gates.
         compute: seconds of kernels over those that the device's constants tell, which are of programs whose small
             operations are fused.
         gradient_overlap: share of the communication of data parallelism that goes on beside computation; None is the
@@ -79,6 +81,7 @@ class Runtime:
     expert_overlap: float = 0.0
     selects: Selects = "products"
     routing: float = 1.0
+    joins: bool = False
     compute: float = 1.0
     gradient_overlap: float | None = None
     exposes_gathers: bool = False

@@ -62,6 +62,7 @@ class RuntimeFile(Document, kw_only=True):
         gradient_bytes, gradient_moved_bytes: by precision, where they are not 4 and 6.
         fused_gradients_from: the first year in which products of gradients add to what is there, and move none.
         hopper_attention: whether flash kernels are those written for Hopper, where that is the device.
+        joins: whether products that read one value are one product.
         dispatcher: how tokens go to experts: once to each (alltoall, allgather), or once a node (deepep, hybridep).
         exchange_shares, dispatch_shares: of the bandwidth inside a node and across, that they reach by the former and
             by the latter; None are the device's shares of collectives.
@@ -107,6 +108,7 @@ class RuntimeFile(Document, kw_only=True):
     exchange_shares: tuple[float, float] | None = None
     dispatch_shares: tuple[float, float] = (0.6, 0.7)
     routing: float = 1.0
+    joins: bool = False
     compute: float = 1.0
     host_s: float = 0.0
     mixture_host_s: float = 0.0

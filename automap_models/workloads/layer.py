@@ -21,7 +21,7 @@ devices share, and the gradient of what is whole and read by products whose colu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import prod
 
@@ -71,8 +71,9 @@ class Value:
         return prod(self.shape) * self.item_bytes
 
 
-_Kernel = tuple[WorkPass, WorkKind, bool, tuple[Size, ...], tuple[Value, ...]]
-"""Its pass, what bounds it, whether it is part of an attention core, sizes of a product, and what it moves."""
+_Kernel = tuple[WorkPass, WorkKind, bool, tuple[Size, ...], tuple[tuple[Value, bool], ...]]
+"""Its pass, what bounds it, whether it is part of an attention core, sizes of a product, and what it moves, each with
+whether that is moved again (Kernels.moved_again)."""
 
 
 @dataclass
@@ -100,6 +101,7 @@ class Layer:
         self._kernels: list[_Kernel] = []
         self._saved: dict[Value, bool] = {}  # value → whether kernels of gradients of parameters read it
         self._gradients: dict[Value, list[Value]] = defaultdict(list)
+        self._products: dict[tuple[Value, Mark], list[Value]] = defaultdict(list)  # what products of columns read
         self._norms: dict[Value, list[Value]] = defaultdict(list)  # what is normed → scales
 
     # --- values
@@ -130,16 +132,29 @@ class Layer:
 
     # --- kernels
 
-    def memory(self, of_pass: WorkPass, *moved: Value, core: bool = False, routing: bool = False) -> None:
-        """A kernel that the memory bounds."""
+    def memory(
+        self,
+        of_pass: WorkPass,
+        *moved: Value,
+        core: bool = False,
+        routing: bool = False,
+        again: Collection[Value] = (),
+    ) -> None:
+        """A kernel that the memory bounds; what it moves `again` it would not if products of one value were one."""
         kind = WorkKind.ROUTING if routing else WorkKind.MEMORY
-        self._kernels.append((of_pass, kind, core, (), moved))
+        self._kernels.append((of_pass, kind, core, (), tuple((value, value in again) for value in moved)))
 
     def product(
-        self, of_pass: WorkPass, sizes: Iterable[Size], result: Value, a: Value, b: Value, *, core: bool = False
+        self,
+        of_pass: WorkPass,
+        sizes: Iterable[Size],
+        *moved: Value,
+        core: bool = False,
+        again: Collection[Value] = (),
     ) -> None:
-        """A product of matrices; sizes are how many, rows, columns and depth."""
-        self._kernels.append((of_pass, WorkKind.PRODUCT, core, tuple(sizes), (result, a, b)))
+        """A product of matrices: sizes are how many, rows, columns and depth; what it moves its result and both."""
+        values = tuple((value, value in again) for value in moved)
+        self._kernels.append((of_pass, WorkKind.PRODUCT, core, tuple(sizes), values))
 
     # --- operations
 
@@ -172,9 +187,10 @@ class Layer:
         matrix = self.weights(count * depth * columns, mark | depth_mark | experts, operand.item_bytes)
         times, rows = (count, experts), (tokens, x.mark & PER_TOKEN)
         wide, deep = (columns, mark), (depth, depth_mark)
-        self.product(FORWARD, (times, rows, wide, deep), y, operand, matrix)
-        self.product(INPUT, (times, rows, deep, wide), operand, y, matrix)
-        self.product(WEIGHT, (times, wide, deep, rows), matrix, y, operand)
+        again = (operand,) * bool(self._products[x, mark])
+        self.product(FORWARD, (times, rows, wide, deep), y, operand, matrix, again=again)
+        self.product(INPUT, (times, rows, deep, wide), operand, y, matrix, again=again)
+        self.product(WEIGHT, (times, wide, deep, rows), matrix, y, operand, again=again)
         if owned or self.item_bytes < FLOAT32:
             self.memory(WEIGHT, self.weights(*matrix.size, FLOAT32), matrix)
         if owned:
@@ -182,7 +198,9 @@ class Layer:
         if bias:
             self.bias(y)
         self.save(x, for_weights=True)
-        self.reads(x, operand.item_bytes)
+        gradient = self.reads(x, operand.item_bytes)
+        if not float32:
+            self._products[x, mark].append(gradient)
         if mark and not depth_mark and x not in self.sums_backward:
             self.sums_backward.append(x)
         if depth_mark:
@@ -198,9 +216,11 @@ class Layer:
             self.memory(WEIGHT, self.weights(y.width, mark, FLOAT32), gradient)
         self.parameters.append(gradient.size)
 
-    def reads(self, x: Value, item_bytes: float = 0) -> None:
-        """Note that one more operation makes a gradient of x, of so many bytes an element."""
-        self._gradients[x].append(self.like(x, item_bytes))
+    def reads(self, x: Value, item_bytes: float = 0) -> Value:
+        """One more operation makes a gradient of x, of so many bytes an element."""
+        gradient = self.like(x, item_bytes)
+        self._gradients[x].append(gradient)
+        return gradient
 
     def norm(self, x: Value, *, layer_norm: bool, width: float = 0, fused: bool = False) -> Value:
         """A layer norm, or one without mean and bias.
@@ -283,10 +303,14 @@ class Layer:
 
     def _add_gradients(self) -> None:
         """The kernels of norms' backward passes, which add other gradients of their inputs, and those of sums."""
+        by_value: dict[Value, list[list[Value]]] = defaultdict(list)
+        for (x, _), of_one in self._products.items():
+            by_value[x].append(of_one)
         for x in dict.fromkeys([*self._gradients, *self._norms]):
             others, scales = self._gradients[x], self._norms[x]
             if len(others) > 1:
-                self.memory(INPUT, x, *others)
+                again = [gradient for of_one in by_value[x] for gradient in of_one[1:]]
+                self.memory(INPUT, x, *others, again=[x, *others] if len(others) == len(again) + 1 else again)
             for number, scale in enumerate(scales):
                 before = (x,) if others or number else ()
                 self.memory(INPUT, x, x, x, scale, *before)
@@ -303,15 +327,16 @@ def _bytes_of(values: Iterable[Value]) -> Amounts:
 
 def _kernels(kernels: list[_Kernel]) -> Kernels:
     sizes = [of_product or (_NO_SIZES,) * 4 for *_, of_product, _ in kernels]
-    moved = [(k, value) for k, (*_, values) in enumerate(kernels) for value in values]
+    moved = [(k, value, again) for k, (*_, values) in enumerate(kernels) for value, again in values]
     return Kernels(
         passes=np.array([of_pass for of_pass, *_ in kernels], dtype=np.int8),
         kinds=np.array([kind for _, kind, *_ in kernels], dtype=np.int8),
         core=np.array([core for _, _, core, *_ in kernels], dtype=np.bool_),
         sizes=np.array([[size for size, _ in row] for row in sizes], dtype=np.float64).reshape(-1, 4),
         size_marks=np.array([[mark for _, mark in row] for row in sizes], dtype=np.int8).reshape(-1, 4),
-        moved_kernels=np.array([k for k, _ in moved], dtype=np.int64),
-        moved_bytes=np.array([value.nbytes for _, value in moved], dtype=np.float64),
-        moved_marks=np.array([value.mark for _, value in moved], dtype=np.int8),
-        moved_scores=np.array([value.scores for _, value in moved], dtype=np.bool_),
+        moved_kernels=np.array([k for k, *_ in moved], dtype=np.int64),
+        moved_bytes=np.array([value.nbytes for _, value, _ in moved], dtype=np.float64),
+        moved_marks=np.array([value.mark for _, value, _ in moved], dtype=np.int8),
+        moved_scores=np.array([value.scores for _, value, _ in moved], dtype=np.bool_),
+        moved_again=np.array([again for *_, again in moved], dtype=np.bool_),
     )

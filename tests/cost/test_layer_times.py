@@ -16,6 +16,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import Shares, StepClock, model_flop
 from automap_models.cost.process_groups import process_groups
 from automap_models.cost.runtime import Runtime
+from automap_models.workloads.layer import Layer
 
 CONSTANTS = StepConstants(
     product_efficiency=0.5,
@@ -200,6 +201,7 @@ def _without_core(layer: LayerWork) -> Kernels:
         moved_bytes=kernels.moved_bytes[moved],
         moved_marks=kernels.moved_marks[moved],
         moved_scores=kernels.moved_scores[moved],
+        moved_again=kernels.moved_again[moved],
     )
 
 
@@ -239,6 +241,20 @@ def test_weights_cast_once_a_step_cost_a_share_of_every_micro_batch() -> None:
     assert every - once == pytest.approx(15 / 16 * 1024 * 2048 * 5 / 5e11)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_products_of_one_value_take_as_long_joined_as_one_product(precision: str) -> None:
+    """Two of 2,048 columns and one of 4,096, of so few tokens that all are bound by the memory."""
+    two, one = Layer(8, "bfloat16"), Layer(8, "bfloat16")
+    for layer, columns in ((two, (2048, 2048)), (one, (4096,))):
+        x = layer.value(1024)
+        for count in columns:
+            layer.dense(x, count)
+    joined, single = (_times(of.work("layer"), Runtime(joins=True), precision=precision) for of in (two, one))
+    apart = _times(two.work("layer"), Runtime(), precision=precision)
+    assert joined[:2] == pytest.approx(single[:2])
+    assert min(apart.forward - joined.forward, apart.input - joined.input) > 1e-6  # a launch at least
+
+
 def test_gradients_of_weights_move_as_many_bytes_as_the_framework_does() -> None:
     """A cast of 1e6 gradients is traced as 2 bytes read and 4 written, at half of 1 TB/s, beside a sum over tokens."""
     kernels = KernelList()
@@ -256,6 +272,7 @@ def test_gradients_of_weights_move_as_many_bytes_as_the_framework_does() -> None
         moved_bytes=np.append(work.moved_bytes, [2e6, 4e6]),
         moved_marks=np.append(work.moved_marks, np.array([TENSOR, TENSOR], dtype=np.int8)),
         moved_scores=np.append(work.moved_scores, [False, False]),
+        moved_again=np.append(work.moved_again, [False, False]),
     )
     fused, traced, widened = (
         _times(replace(layer, kernels=cast), Runtime(flash=False, gradient_moved_bytes=moved)).weight

@@ -112,11 +112,12 @@ def test_tokens_for_experts_of_other_nodes_share_the_network() -> None:
 def test_tokens_that_go_once_to_a_node_are_fewer_than_their_copies() -> None:
     """Each of 16 devices in two nodes sends 8 GB of 8 copies: 1 - 1/2^8 of a token goes to the other node, where 8 do.
 
-    Across, 8 devices of a node send 255/256 GB each over 25 GB/s; inside, 15/16 of 8 GB go over 100 GB/s.
+    Across, 8 devices of a node send 255/256 GB each over 25 GB/s; inside, 15 others have experts of 1 - (15/16)^8 of
+    the tokens each, and get 1 GB of all of them over 100 GB/s.
     """
     group = ProcessGroup(16, 8, 2, 1, 100e9, 25e9)
     assert group.dispatch_s(8e9, 8.0) == pytest.approx(8 * 255 / 256 / 25 + 10 * LATENCY_S)
-    assert replace(group, inter=1e15).dispatch_s(8e9, 8.0) == pytest.approx(0.075 + 10 * LATENCY_S)
+    assert replace(group, inter=1e15).dispatch_s(8e9, 8.0) == pytest.approx(0.15 * (1 - 0.9375**8) + 10 * LATENCY_S)
     assert group.all_to_all_s(8e9) == pytest.approx(8 * 4 / 25 + 15 * LATENCY_S)
 
 

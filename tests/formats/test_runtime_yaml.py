@@ -38,6 +38,7 @@ SYSTEMS = (
         ("DeepSpeed ZeRO-3", "deepspeed", 2021),
         ("torchtitan 2024-12", "torchtitan", 2024),
         ("Megatron-Bridge 26.04.01", "megatron-bridge", TODAY),
+        ("Megatron-Bridge 26.08", "megatron-bridge-26.06", TODAY),
         ("llm-foundry (PyTorch FSDP)", "fsdp", TODAY),
         ("NeMo 25.07", "megatron-bridge", TODAY),
         ("NeMo AutoModel 2026", "automodel", 2026),
