@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import FloatArray
 
-LATENCY_S = 8e-6
-"""Of a step of a collective, and of a message; of all kinds of devices, and fitted with their constants."""
+LATENCY_S = 3.4e-6
+"""Of a step of a collective inside a node, and of a message: NCCL's of a hop over NVLink (src/graph/tuning.cc)."""
 
-ACROSS_S = 12e-6
-"""Of a step of a ring that leaves a node: fitted with the constants of nanotron, whose 512 ranks take 500 of them."""
+ACROSS_S = 14e-6
+"""Of a step that leaves a node: NCCL's of a hop over the network, in the same table."""
 
 RING_DEVICES = 8
-"""Of a node up to which an all-reduce inside it is a ring, as it was in all steps that LATENCY_S was fitted to."""
+"""Of a node up to which an all-reduce inside it is a ring, as in all steps that constants of devices are fitted to."""
 
 
 def devices_per_node(cluster: Cluster, first: int, stop: int) -> NDArray[np.int64]:

@@ -70,23 +70,25 @@ class ProcessGroup:
 
     @property
     def _ring_latency_s(self) -> float:
-        """Of a step of a ring, which waits for its slowest hop."""
-        return LATENCY_S if self.nodes == 1 else ACROSS_S
+        """Of what goes once round a ring: a hop between nodes for each of them, the others inside."""
+        if self.nodes == 1:
+            return (self.size - 1) * LATENCY_S
+        return (self.size - self.nodes) * LATENCY_S + (self.nodes - 1) * ACROSS_S
 
     def all_reduce_s(self, sent_bytes: float) -> float:
         """Seconds of summing so many bytes over the group."""
         if self.size == 1 or not sent_bytes:
             return 0.0
         n, g, nodes = self.size, self.inside, self.nodes
-        ring = 2 * (n - 1) * self._ring_latency_s + 2 * (n - 1) / n * sent_bytes * self._s_per_byte
+        ring = 2 * self._ring_latency_s + 2 * (n - 1) / n * sent_bytes * self._s_per_byte
         if nodes == 1 and n <= RING_DEVICES:
             return ring
         steps = math.ceil(math.log2(n)) if nodes == 1 else g - 1 + math.ceil(math.log2(nodes))
-        tree = 2 * steps * self._ring_latency_s + 2 * sent_bytes * self._s_per_byte
+        tree = 2 * steps * (LATENCY_S if nodes == 1 else ACROSS_S) + 2 * sent_bytes * self._s_per_byte
         if nodes == 1:
             return min(ring, tree)
         across_s_per_byte = 2 * (nodes - 1) / nodes * self.sharing / self.inter
-        hierarchical = 2 * ((g - 1) * LATENCY_S + (nodes - 1) * self._ring_latency_s)
+        hierarchical = 2 * ((g - 1) * LATENCY_S + (nodes - 1) * ACROSS_S)
         hierarchical += sent_bytes * (2 * (g - 1) / g / self.intra + across_s_per_byte)
         inside = 0.0
         if n <= RING_DEVICES:
@@ -97,7 +99,7 @@ class ProcessGroup:
         """Seconds of an all-gather, or of a reduce-scatter, of so many bytes in all, in a ring; of so many of them."""
         if self.size == 1 or not whole_bytes:
             return 0.0
-        return (self.size - 1) * (pieces * self._ring_latency_s + whole_bytes / self.size * self._s_per_byte)
+        return pieces * self._ring_latency_s + (self.size - 1) / self.size * whole_bytes * self._s_per_byte
 
     def all_to_all_s(self, sent_bytes: float) -> float:
         """Seconds in which each member sends so many bytes, evenly to all of them, itself included."""

@@ -96,7 +96,7 @@ SCHEDULE_NAMES = {
 _CUTS = re.compile(r"pipeline cuts \(layer indices of the DeepSpeed module list\): \[([\d, ]+)\]")
 _COUNTED = ("gpt", "gpt2", "gpt3")
 """Whose FLOP `narayanan_flop` counts."""
-ASYNC_OVERLAP = 0.7
+ASYNC_OVERLAP = 0.35
 """Share of the sums of tensor parallelism that async tensor parallelism hides, of all devices."""
 _ASYNC = re.compile(r"\basync ?tp\b", re.IGNORECASE)
 _DAY = re.compile(r"(?:(?<![\d-])\d{4}-|(?<=, ))(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?![\d-])")
