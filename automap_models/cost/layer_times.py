@@ -167,6 +167,7 @@ class StepClock:
         if self.strategy.expert_tensor < self.strategy.tp and not self.strategy.sequence_parallel:
             exchanged = exchanged / self.strategy.tp  # each device of tp sends its share of the tokens
         exchanges_s = 2 * (1.0 - self.runtime.expert_overlap) * self._exchange_s(exchanged, work)
+        exchanges_s *= self.runtime.imbalance
         sums = (self._sums_s(work.sums_forward), self._sums_s(work.sums_backward))
         passes = self._launched(passes, work, sums, exchanges_s)
         columns = (*passes.T, again, *sums, *context, *hidden, exchanges_s, exchanges_s)
@@ -219,6 +220,8 @@ class StepClock:
         times_s[:, kernels.casts] *= self.runtime.gradient_moved_bytes / CAST_GRADIENT_BYTES
         if block and self.narrow:
             times_s += self._casts_s(kernels)
+        of_experts = (kernels.size_marks[:, 0] & Mark.EXPERTS > 0) | (kernels.kinds == WorkKind.ROUTING)
+        times_s[:, of_experts] *= self.runtime.imbalance
         cores = _by_pass(kernels.passes[core], times_s[:, core])
         others = _by_pass(kernels.passes[~core], times_s[:, ~core])
         forward = kernels.passes == WorkPass.FORWARD

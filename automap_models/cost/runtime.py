@@ -47,6 +47,7 @@ class Runtime:
             (torchtitan), attention (Megatron's core_attn), or nothing that takes time (its moe_act, layernorm, …).
         routing: share of the bytes that tokens move on a device on their way to experts and back, beside those of a
             framework that has a kernel for every step of it, and fuses none.
+        imbalance: tokens for the experts of the fullest device over the mean of all, 1 or more; the others wait for it.
         joins: whether products that read one value are one product: queries, keys and values, or a perceptron's gate
             and what it gates.
         compute: seconds of kernels over those that the device's constants tell, which are of programs whose small
@@ -81,6 +82,7 @@ class Runtime:
     expert_overlap: float = 0.0
     selects: Selects = "products"
     routing: float = 1.0
+    imbalance: float = 1.0
     joins: bool = False
     compute: float = 1.0
     gradient_overlap: float | None = None

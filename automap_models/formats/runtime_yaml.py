@@ -31,8 +31,9 @@ TODAY = 9999
 """Year of a system whose name holds none, but for those that hardly anybody runs any more."""
 OF_LINKS = ("exchange_shares", "dispatch_shares")
 SHARES = ("tensor_overlap", "gradient_overlap", "expert_overlap", "routing", "graphed", *OF_LINKS)
-POSITIVE = ("compute", "gathers_a_layer", "vocabulary_multiple", "chunk_layers", *OF_LINKS)
-"""Keys of numbers that are no larger than 1, and that are not 0."""
+LEAST = {"imbalance": 1.0} | dict.fromkeys(("compute", "gathers_a_layer", "vocabulary_multiple", "chunk_layers"), 1e-6)
+LEAST |= dict.fromkeys(OF_LINKS, 1e-6)
+"""Keys of numbers that are no larger than 1; key → the least of numbers that are not 0."""
 KEYS = "a runtime's file has the keys that docs/reference/files.md lists; the shipped ones are in conf/runtime"
 WITHOUT_FLASH = frozenset({"v100", "t4"})
 """Devices for which FlashAttention has no kernel: it asks for compute capability 8.0."""
@@ -62,6 +63,7 @@ class RuntimeFile(Document, kw_only=True):
         gradient_bytes, gradient_moved_bytes: by precision, where they are not 4 and 6.
         fused_gradients_from: the first year in which products of gradients add to what is there, and move none.
         hopper_attention: whether flash kernels are those written for Hopper, where that is the device.
+        imbalance: tokens for the experts of the fullest device over the mean, as routing makes it: 1 or more.
         joins: whether products that read one value are one product.
         dispatcher: how tokens go to experts: once to each (alltoall, allgather), or once a node (deepep, hybridep).
         exchange_shares, dispatch_shares: of the bandwidth inside a node and across, that they reach by the former and
@@ -108,6 +110,7 @@ class RuntimeFile(Document, kw_only=True):
     exchange_shares: tuple[float, float] | None = None
     dispatch_shares: tuple[float, float] = (0.6, 0.7)
     routing: float = 1.0
+    imbalance: float = 1.0
     joins: bool = False
     compute: float = 1.0
     host_s: float = 0.0
@@ -162,7 +165,7 @@ def read_runtime(name_or_path: str | Path) -> RuntimeFile:
     for key in file.__struct_fields__:
         value = getattr(file, key)
         numbers = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
-        least, most = 1e-6 if key in POSITIVE else 0, 1 if key in SHARES else 1e15
+        least, most = LEAST.get(key, 0.0), 1 if key in SHARES else 1e15
         for number in numbers:
             if isinstance(number, int | float) and not least <= number <= most:
                 do = "give a share from 0 to 1" if key in SHARES else f"give a number from {least:g} on"

@@ -11,7 +11,7 @@ from gpt_work import NONE, TENSOR, TOKEN, KernelList, gpt_work
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device, StepConstants, alignment_shares
-from automap_models.core.model_work import Kernels, LayerWork, WorkKind, WorkPass
+from automap_models.core.model_work import Kernels, LayerWork, Mark, WorkKind, WorkPass
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import Shares, StepClock, model_flop
 from automap_models.cost.process_groups import process_groups
@@ -253,6 +253,20 @@ def test_products_of_one_value_take_as_long_joined_as_one_product(precision: str
     apart = _times(two.work("layer"), Runtime(), precision=precision)
     assert joined[:2] == pytest.approx(single[:2])
     assert min(apart.forward - joined.forward, apart.input - joined.input) > 1e-6  # a launch at least
+
+
+def test_uneven_experts_hold_up_those_that_have_fewer_tokens() -> None:
+    """Four experts' products, copies on their way and the way itself take a quarter longer, the router as long."""
+    routed, alone = Layer(64, "bfloat16"), Layer(64, "bfloat16")
+    for layer in (routed, alone):
+        layer.dense(layer.value(256), 4, float32=True)
+    tokens = routed.value(256, rows=32, count=4)
+    routed.memory(WorkPass.FORWARD, tokens, tokens, routing=True)
+    routed.exchanged.append(routed.dense(tokens, 512, experts=Mark.EXPERTS))
+    router = _times(alone.work("layer")).forward
+    even, uneven = (_times(routed.work("layer"), Runtime(flash=False, imbalance=x), ep=2, dp=2) for x in (1.0, 1.25))
+    assert uneven.forward - router == pytest.approx(1.25 * (even.forward - router))
+    assert uneven.experts == pytest.approx(tuple(1.25 * s for s in even.experts))
 
 
 def test_gradients_of_weights_move_as_many_bytes_as_the_framework_does() -> None:

@@ -94,6 +94,7 @@ def test_a_file_of_one_s_own_is_a_runtime(tmp_path: Path) -> None:
         ("name: a\nabout: b\noverlap: 1\n", "overlap"),
         ("about: b\n", "name is missing"),
         ("name: a\nabout: b\ngradient_overlap: 1.5\n", "gradient_overlap is 1.5; give a share from 0 to 1"),
+        ("name: a\nabout: b\nimbalance: 0.9\n", "imbalance is 0.9; give a number from 1 on"),
         ("name: a\nabout: b\ncompute: -1\n", "compute is -1"),
         ("name: a\nabout: b\ncompute: 0\n", "compute is 0"),
         ("name: a\nabout: b\ndispatch_shares: [0, 1]\n", "dispatch_shares is 0"),

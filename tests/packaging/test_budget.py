@@ -24,10 +24,10 @@ import pytest
 BUDGET = {
     "automap_models": (931, 8),
     "core": (7_230, 34),
-    "cost": (3_700, 19),
+    "cost": (3_705, 19),
     "envs": (1_600, 12),
     "export": (1_992, 14),
-    "formats": (5_101, 20),
+    "formats": (5_104, 20),
     "hlo": (6_936, 36),
     "planners": (856, 6),
     "planners/online": (311, 3),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_700, 22),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_700, "files": 374, "compiled": 80, "numbers": 232}
+TOTALS = {"lines": 68_708, "files": 374, "compiled": 80, "numbers": 232}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
