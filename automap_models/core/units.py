@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -125,6 +125,12 @@ def span(first_last: Sequence[int]) -> str:
     """`(0, 7)` → `0–7`, `(5, 5)` → `5`."""
     first, last = first_last
     return str(first) if first == last else f"{first}–{last}"
+
+
+def listed(words: Iterable[object]) -> str:
+    """`0 and 3`, `0, 1 and 3`."""
+    *most, last = map(str, words)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def counted(number: int, noun: str) -> str:

@@ -22,6 +22,7 @@ from automap_models.core.plan import Plan
 from automap_models.core.profile import Profile
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.strategy import Precision, Recompute, Strategy
+from automap_models.core.units import listed
 from automap_models.errors import BadInput
 from automap_models.export.target import Source, Target, Written
 
@@ -192,12 +193,12 @@ def unequal_devices(plan: Plan, target: str, limits: Limits) -> str | None:
     """What the target objects to in the devices of the stages; None where it does not."""
     devices, tensor = [stage.device_count for stage in plan.stages], [stage.tensor for stage in plan.stages]
     if limits.equal_replicas and len(set(devices)) > 1:
-        return f"{target} gives every stage equally many devices, and the plan gives them {_listed(devices)}"
+        return f"{target} gives every stage equally many devices, and the plan gives them {listed(devices)}"
     if limits.sharding == "none" and max(tensor) > 1:
         stage = tensor.index(max(tensor))
         return f"stage {stage} divides its operators among {max(tensor)} devices, for which {target} has no words"
     if limits.sharding == "equal" and len(set(tensor)) > 1:
-        return f"{target} divides the operators of all stages by one number, and the plan by {_listed(tensor)}"
+        return f"{target} divides the operators of all stages by one number, and the plan by {listed(tensor)}"
     return None
 
 
@@ -217,7 +218,3 @@ def place_in_words(profile: Profile, blocks: Sequence[Block], cut: int) -> str:
     if blocks and cut == blocks[0].first - 1:
         return f"before {blocks[0].path}"
     return f"after {next((block.path for block in blocks if block.last == cut), profile.name(cut))}"
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

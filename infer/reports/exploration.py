@@ -14,7 +14,7 @@ from automap_models.core.estimate import strategy_in_words
 from automap_models.core.microbatch import SAMPLE_TOKENS, microbatch_size
 from automap_models.core.result import TIE, Bound
 from automap_models.core.training_state import state_in_words
-from automap_models.core.units import counted, percent, rounds, seconds, size, span
+from automap_models.core.units import counted, listed, percent, rounds, seconds, size, span
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import ClusterDocument, read_kinds
 from automap_models.formats.staged_plan import SCHEMA, plan_document
@@ -35,7 +35,7 @@ from automap_models.workloads.source import MODELS, notes_of
 from ..commands.parsing import in_options
 from ..runner import TYPED, Report
 from . import strategies
-from .pipeline import heading, listed, search_log_table, stage_columns, tied_facts, time_columns
+from .pipeline import heading, search_log_table, stage_columns, tied_facts, time_columns
 from .text import Column, Table, fact_table, plain, print_parts
 
 

@@ -16,7 +16,7 @@ from automap_models.core.result import TIE, Alternative, PlanReport
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.core.training_state import state_in_words
-from automap_models.core.units import counted, percent, rounds, seconds, shortened, size, span
+from automap_models.core.units import counted, listed, percent, rounds, seconds, shortened, size, span
 from automap_models.cost.staged import StagedCost, plan_cost, plan_tied_sums
 from automap_models.formats.chrome_trace import trace_document, write_trace
 from automap_models.formats.staged_plan import plan_document
@@ -187,12 +187,6 @@ def tied_facts(problem: StagedProblem, plan: StagedPlan) -> Iterator[tuple[str, 
     if rest:
         rest_s = sum(copies.sum_s for copies in rest)
         yield "tied", f"{len(rest)} smaller ones: summing their gradients takes {seconds(rest_s)} a step"
-
-
-def listed(numbers: Sequence[int]) -> str:
-    """`0 and 3`, `0, 1 and 3`."""
-    *most, last = map(str, numbers)
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _below(cost: StagedCost) -> str:

@@ -23,10 +23,10 @@ import pytest
 
 BUDGET = {
     "automap_models": (931, 8),
-    "core": (7_230, 34),
+    "core": (7_236, 34),
     "cost": (3_705, 19),
     "envs": (1_600, 12),
-    "export": (1_992, 14),
+    "export": (1_989, 14),
     "formats": (5_104, 20),
     "hlo": (6_936, 36),
     "planners": (856, 6),
@@ -36,7 +36,7 @@ BUDGET = {
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
     "planners/staged": (3_530, 19),
-    "planners/strategies": (2_960, 15),
+    "planners/strategies": (2_957, 15),
     "plots": (1_258, 9),
     "requests": (1_715, 11),
     "rl": (1_074, 9),
@@ -45,13 +45,13 @@ BUDGET = {
     "torch_export": (3_102, 14),
     "workloads": (4_273, 23),
     "zoo": (1, 1),
-    "infer": (4_810, 27),
+    "infer": (4_804, 27),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (3_700, 22),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_708, "files": 374, "compiled": 80, "numbers": 232}
+TOTALS = {"lines": 68_702, "files": 374, "compiled": 80, "numbers": 232}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

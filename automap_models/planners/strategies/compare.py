@@ -25,6 +25,7 @@ from automap_models.core.framework import Limits
 from automap_models.core.result import TIE, Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.strategy import Strategy
+from automap_models.core.units import listed
 from automap_models.cost.profile_layers import ProfileWork
 from automap_models.errors import BadInput
 from automap_models.planners import effort
@@ -268,7 +269,7 @@ class Comparisons:
         for used in (set(entry) for size in range(len(PARALLEL) + 1) for entry in combinations(PARALLEL, size)):
             if used not in divided:
                 continue
-            name = _listed(["data", *(KINDS[degree] for degree in PARALLEL if degree in used)])
+            name = listed(["data", *(KINDS[degree] for degree in PARALLEL if degree in used)])
             restricted = replace(self.problem, without=frozenset(PARALLEL[entry] for entry in set(PARALLEL) - used))
             if not used >= _used(self.best):
                 self.search(name, restricted)
@@ -425,16 +426,12 @@ def front(estimates: Sequence[Estimate]) -> list[Estimate]:
 def kind_of(strategy: Strategy) -> str:
     """`data, tensor and pipeline`: what a strategy divides the devices by."""
     used = [KINDS[name] for name in PARALLEL if name in _used(strategy)]
-    return _listed((["data"] if strategy.dp > 1 or not used else []) + used)
+    return listed((["data"] if strategy.dp > 1 or not used else []) + used)
 
 
 def _used(divided: Any) -> frozenset[str]:
     """Degrees of a strategy, or of a set of degrees, that are more than 1."""
     return frozenset(name for name in PARALLEL if getattr(divided, name) > 1)
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def of_sizes(
