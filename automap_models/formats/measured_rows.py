@@ -23,6 +23,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.schedules import SCHEDULES
@@ -37,6 +38,11 @@ T = TypeVar("T")
 
 GIB = 1 << 30
 ROWS_DO = "give a file of measured steps, as docs/reference/files.md describes it"
+OF_RUNS = (
+    "the record of a run: beside run.step_s it lacks model, gpus, gpu_type, tp, pp, dp, micro_batch, global_batch and "
+    "precision"
+)
+"""What `automap run --json` does not say of a step."""
 FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(("gpt", "gpt2", "gpt3", "gpt-2", "gpt-3", "mpt", "opt", "bloom"), "gpt"),
     **dict.fromkeys(("llama", "llama2", "llama3", "mistral", "qwen2", "qwen3", "mixtral", "moe"), "llama"),
@@ -244,7 +250,8 @@ class SourceDocument(Foreign):
 class RowsDocument(Foreign):
     """A file of rows."""
 
-    rows: list[RowDocument]
+    rows: list[RowDocument] | UnsetType = UNSET
+    kind: object = None
     sources: dict[str, SourceDocument] | None = None
 
 
@@ -262,6 +269,9 @@ def read_measured_steps(
             have the same id.
     """
     document = read_json(path, RowsDocument, do=ROWS_DO)
+    if document.rows is UNSET:
+        what = f"holds {OF_RUNS}" if document.kind == "observed" else "$.rows is missing"
+        raise BadInput(what, where=str(path), do=ROWS_DO)
     rows, sources = document.rows, document.sources or {}
     twice = [name for name, count in Counter(row.id for row in rows).items() if count > 1]
     if twice:

@@ -64,7 +64,7 @@ def _of_links(kind: str, dispatchers: str) -> dict[str, Number]:
 NUMBERS: Mapping[str, Number] = {
     "compute": Number(Range(0.25, 4.0), "a step of one device"),
     "tensor_overlap": Number(HIDDEN, "a step with tp > 1"),
-    "gradient_overlap": Number(HIDDEN, "a step with dp > 1 over two nodes", usual="overlap"),
+    "gradient_overlap": Number(HIDDEN, "a step with dp > 1 over two nodes and few micro-batches", usual="overlap"),
     "host_s": Number(HOST, "a step of a narrow model and small micro-batches, which waits for the host"),
     "routing": Number(SHARE, MIXTURE),
     "mixture_host_s": Number(HOST, MIXTURE),

@@ -27,7 +27,7 @@ BUDGET = {
     "cost": (3_682, 19),
     "envs": (1_600, 12),
     "export": (1_992, 14),
-    "formats": (5_163, 20),
+    "formats": (5_173, 20),
     "hlo": (6_936, 36),
     "planners": (856, 6),
     "planners/online": (311, 3),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_688, 22),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_053, "files": 375, "compiled": 80, "numbers": 237}
+TOTALS = {"lines": 69_063, "files": 375, "compiled": 80, "numbers": 237}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -127,7 +127,7 @@ def test_people_read_what_moved_and_what_it_would_take_to_know_more(
     printed = capsys.readouterr().out
     assert "3 steps on h100" in printed
     assert "  a step with tp > 1: tensor overlap 0\n" in printed
-    assert "  a step with dp > 1 over two nodes: gradient overlap 0.45\n" in printed
+    assert "  a step with dp > 1 over two nodes and few micro-batches: gradient overlap 0.45\n" in printed
 
 
 def test_a_device_and_a_runtime_are_fitted_together(
@@ -170,6 +170,17 @@ def test_what_cannot_be_fitted_is_one_line(
     assert app.main(["calibrate", str(node), *options]) == 2
     error = capsys.readouterr().err
     assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_a_record_of_a_run_is_refused_by_what_it_does_not_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"schema": 1, "kind": "observed", "stages": [], "run": {"step_s": {"measured": 1.0}}}))
+    assert app.main(["calibrate", str(path), "--runtime", "megatron"]) == 2
+    error = capsys.readouterr().err
+    assert "run.json: holds the record of a run: beside run.step_s it lacks model, gpus, gpu_type, tp" in error
     assert error.count("\n") == 1
 
 
