@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from common import print_rows
 
-from automap_models.core.device import Device
+from automap_models.core.device import USUAL, Device
 from automap_models.core.profile import Profile
 from automap_models.formats.npz import read_npz, write_npz
 from automap_models.simulate.calibration import MeasuredKind, Observation, fit_constants, left_out_s, pass_observation
@@ -97,12 +97,12 @@ def print_table(fitted: list[Observation], others: list[Observation], device: De
     """Print the errors of all profiles, and the constants."""
     kind = MeasuredKind(fitted, [device])
     constants = fit_constants(kind)
-    omitted_s = left_out_s(kind, constants)
+    omitted_s = left_out_s(kind, asdict(constants), asdict(USUAL))
     fitted_device, errors = replace(device, step=constants), []
 
     def rows() -> Iterator[tuple[str, ...]]:
         for k, observation in enumerate((*fitted, *others)):
-            parts, price = observation.parts_s, observation.price_s(fitted_device)
+            parts, price = observation.parts_s, observation.price_s(fitted_device, {})
             step_s = float(parts.sum())
             errors.append(price.sum() / step_s - 1)
             without = f"{100 * (omitted_s[k] / step_s - 1):+.0f} %" if k < len(fitted) else ""

@@ -22,6 +22,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -213,7 +214,7 @@ def left_out_of_kinds_s(kinds: Mapping[str, MeasuredKind], start: Mapping[str, S
         constants = fit_kinds({name: kind.parted(source)[1] for name, kind in kinds.items()}, start, kind_names)
         for name in kind_names:
             places = [i for i, observation in enumerate(kinds[name].observations) if observation.source == source]
-            seconds[name][places] = predicted_s(kinds[name].parted(source)[0], constants[name])
+            seconds[name][places] = predicted_s(kinds[name].parted(source)[0], asdict(constants[name]))
     return seconds
 
 

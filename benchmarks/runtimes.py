@@ -1,46 +1,50 @@
-"""What runtimes' numbers are fitted to, and what a source is predicted like that is left out of the fit.
+"""What runtimes' numbers are fitted to, and what steps are predicted like that are left out of the fit.
 
-    OMP_NUM_THREADS=1 python benchmarks/runtimes.py ROWS.json … [--left-out]
+    OMP_NUM_THREADS=1 python benchmarks/runtimes.py ROWS.json … [--left-out] [--nodes]
 
 ROWS.json are files of measured steps (docs/reference/files.md). Two groups of numbers of `conf/runtime/` are fitted to
 steps of the systems that run so: those of mixtures of experts under Megatron, and those of nanotron's eager program.
-The cost is that of `automap calibrate`: a soft L1 of log(predicted / measured), sources weighing equally, and a pull to
-the shipped numbers. The table says what each source is off with the shipped numbers and with the fitted ones; with
---left-out also with numbers fitted to the other sources of its group.
+The fit is that of `automap calibrate`. The first table says what each source is off with the shipped numbers and with
+the fitted ones; with --left-out also with numbers fitted to the other sources of its group.
+
+With --nodes the second table says what a cluster's steps are off that is benched on one node: the numbers of a runtime
+are fitted to the steps of a source on 8 devices at most, and price its steps on 32 and more.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from common import print_rows
-from numpy.typing import NDArray
 from rich.progress import track
-from scipy.optimize import least_squares
 
-from automap_models.core.device import Device
-from automap_models.core.model_work import ModelWork
 from automap_models.cost.measured_step import MeasuredStep
-from automap_models.cost.runtime import Runtime
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import read_measured_steps
-from automap_models.formats.runtime_yaml import RuntimeFile, read_runtime
-from automap_models.simulate.calibration import errors_of, measured_estimate
+from automap_models.formats.runtime_yaml import numbers_of, read_runtime
+from automap_models.simulate.calibration import (
+    RUNTIME_PULL,
+    MeasuredKind,
+    Observation,
+    Values,
+    errors_of_all,
+    fit,
+    fit_resolved,
+    predicted_s,
+    step_observation,
+)
 from automap_models.workloads.measured import step_work
 
-PULL = 0.3
-"""Weight of the square of each number's logarithm, beside steps of weight 1."""
 MOST_STEPS = 24
-"""Of a source that a fit reads: every n-th one."""
-FloatArray = NDArray[np.float64]
+"""Of a source that a fit of a group reads: every n-th one."""
+NODE, CLUSTER = 8, 32
+"""Devices at most of the steps that a node is benched with, and at least of those that are predicted."""
 
 
 class Numbers(NamedTuple):
@@ -58,137 +62,120 @@ GROUPS = (
         ("megatron", "automodel"),
         True,
         (
-            *("routing", "expert_overlap", "dispatch_in", "dispatch_across", "exchange_in", "exchange_across"),
-            *("mixture_host_s", "ungraphed"),
+            *("routing", "expert_overlap", "dispatch_inside", "dispatch_across", "exchange_inside", "exchange_across"),
+            *("mixture_host_s", "graphed"),
         ),
     ),
     Numbers("nanotron", (), False, ("compute", "tensor_overlap", "gradient_overlap", "host_s")),
 )
-"""`ungraphed` is 1 - graphed; the others are keys of a runtime's file, pairs by their members."""
+Row = tuple[MeasuredStep, Observation]
 
 
-class Row(NamedTuple):
-    """A measured step, its model, and its device."""
-
-    step: MeasuredStep
-    work: ModelWork
-    device: Device
+def usual_numbers(runtime: str) -> Values:
+    """The shipped numbers of a runtime, beside an H100."""
+    return numbers_of(read_runtime(runtime), read_device("h100").constants)
 
 
-def shipped(numbers: Numbers) -> FloatArray:
-    """The logarithms of the shipped numbers."""
-    file: RuntimeFile = read_runtime(numbers.runtime)
-    exchange = file.exchange_shares or (1.0, 1.0)
-    values: Mapping[str, float] = {
-        **{name: getattr(file, name) for name in numbers.names if hasattr(file, name)},
-        **dict(zip(("dispatch_in", "dispatch_across"), file.dispatch_shares, strict=True)),
-        **dict(zip(("exchange_in", "exchange_across"), exchange, strict=True)),
-        "ungraphed": 1.0 - file.graphed,
-    }
-    return np.log([values[name] for name in numbers.names])
+def read_rows(paths: Sequence[Path], wanted: Callable[[MeasuredStep], bool], usual: Values | None = None) -> list[Row]:
+    """The timed steps that are wanted and have a price.
 
-
-def with_numbers(runtime: Runtime, numbers: Numbers, logs: FloatArray) -> Runtime:
-    """A step's runtime with other numbers; shares stay below 1, and what a step does not do stays off."""
-    values = dict(zip(numbers.names, np.exp(logs).tolist(), strict=True))
-    changes: dict[str, object] = {}
-    for name, value in values.items():
-        if name in ("compute", "host_s", "mixture_host_s"):
-            changes[name] = value
-        elif name in ("routing", "tensor_overlap", "gradient_overlap"):
-            changes[name] = min(value, 0.99)
-    if numbers.mixtures:
-        kind = "dispatch" if runtime.once_a_node else "exchange"
-        changes["expert_shares"] = tuple(min(values[f"{kind}_{where}"], 1.0) for where in ("in", "across"))
-        changes["expert_overlap"] = min(values["expert_overlap"], 0.99) if runtime.expert_overlap else 0.0
-        changes["graphed"] = 1.0 - min(values["ungraphed"], 1.0) if 0.0 < runtime.graphed < 1.0 else runtime.graphed
-    return replace(runtime, **changes)  # type: ignore[arg-type]
-
-
-def ratios(rows: Sequence[Row], numbers: Numbers, logs: FloatArray) -> FloatArray:
-    """[n] predicted over measured seconds."""
-    values = []
-    for step, work, device in rows:
-        priced = measured_estimate(replace(step, runtime=with_numbers(step.runtime, numbers, logs)), work, device)
-        values.append(priced.step_s / (step.step_s or math.nan))
-    return np.array(values)
-
-
-def fitted(rows: Sequence[Row], numbers: Numbers) -> FloatArray:
-    """The logarithms of the numbers with which the rows are priced best."""
-    of_source = {source: [row for row in rows if row.step.source == source] for source in {r.step.source for r in rows}}
-    few = [row for source in sorted(of_source) for row in _few_of(of_source[source])]
-    counts, start = Counter(row.step.source for row in few), shipped(numbers)
-    weights = np.sqrt([min(10, counts[row.step.source]) / counts[row.step.source] for row in few])
-
-    def residuals(logs: FloatArray) -> FloatArray:
-        errors = np.log(ratios(few, numbers, logs))
-        soft = np.copysign(np.sqrt(2 * 0.1**2 * (np.sqrt(1 + (errors / 0.1) ** 2) - 1)), errors)
-        return np.concatenate([weights * soft, math.sqrt(PULL) * (logs - start)])
-
-    fit = least_squares(residuals, start, diff_step=[0.02] * start.size, max_nfev=8, xtol=1e-2)
-    return np.asarray(fit.x, np.float64)
-
-
-def _few_of(rows: Sequence[Row]) -> Sequence[Row]:
-    return rows[:: math.ceil(len(rows) / MOST_STEPS)]
-
-
-def read_rows(paths: Sequence[Path], numbers: Numbers) -> list[Row]:
-    """The timed steps of a group that have a price."""
+    Args:
+        usual: numbers of their runtime; None takes those of each step's.
+    """
     rows = []
-    for path in paths:
-        for step in read_measured_steps(path):
-            if not isinstance(step, MeasuredStep) or step.step_s is None:
-                continue
-            if step.runtime.name not in (numbers.runtime, *numbers.others):
-                continue
-            if numbers.mixtures != (step.model.shape.experts is not None):
-                continue
-            try:
-                row = Row(step, step_work(step), read_device(step.device))
-                measured_estimate(*row)
-            except BadInput:
-                continue
-            rows.append(row)
+    for step in (step for path in paths for step in read_measured_steps(path)):
+        if not isinstance(step, MeasuredStep) or step.step_s is None or not wanted(step):
+            continue
+        numbers = usual_numbers(step.runtime.name) if usual is None else usual
+        try:
+            row = step, step_observation(step, step_work(step), numbers)
+            predicted_s(kind_of([row]), {})
+        except BadInput:
+            continue
+        rows.append(row)
     return rows
 
 
-def table(rows: Sequence[Row], numbers: Numbers, leave_out: bool) -> Iterator[tuple[str, ...]]:
+def kind_of(rows: Sequence[Row]) -> MeasuredKind:
+    """The steps, and the devices that they ran on."""
+    return MeasuredKind(
+        [row[1] for row in rows], [read_device(name) for name in sorted({row[0].device for row in rows})]
+    )
+
+
+def fitted(rows: Sequence[Row], usual: Values) -> Values:
+    """The numbers with which a few steps of each source are priced best."""
+    few = []
+    for source in sorted({step.source for step, _ in rows}):
+        of_source = [row for row in rows if row[0].source == source]
+        few += of_source[:: math.ceil(len(of_source) / MOST_STEPS)]
+    return fit(kind_of(few), usual, usual, RUNTIME_PULL).values
+
+
+def cells(rows: Sequence[Row], values: Values) -> tuple[float, str, str, str]:
+    """Median, and median, 90th percentile and ratio as a table has them, of the steps with these numbers."""
+    kind = kind_of(rows)
+    errors = errors_of_all(kind.observations, predicted_s(kind, values))
+    return errors.median, f"{errors.median:.1%}", f"{errors.p90:.1%}", f"{errors.ratio:.2f}"
+
+
+def group_table(rows: Sequence[Row], usual: Values, leave_out: bool) -> Iterator[tuple[str, ...]]:
     """A row for each source, and one of the means over sources."""
-    sources = sorted({row.step.source for row in rows})
-    first, best = shipped(numbers), fitted(rows, numbers)
-    errors = []
-    for source in track(sources, description="fitting", transient=True):
-        of_source = [row for row in rows if row.step.source == source]
-        others = [row for row in rows if row.step.source != source]
-        columns = [first, best] + ([fitted(others, numbers)] if leave_out and others else [])
-        of_columns = [errors_of(source, ratios(of_source, numbers, logs)) for logs in columns]
-        errors.append([column.median for column in of_columns])
-        cells = [
-            cell
-            for column in of_columns
-            for cell in (f"{column.median:.1%}", f"{column.p90:.1%}", f"{column.ratio:.2f}")
-        ]
-        yield (source, str(len(of_source)), *cells)
-    means = [f"{mean:.1%}" for mean in np.mean([row for row in errors if len(row) == len(errors[0])], axis=0)]
-    yield ("mean of medians", str(len(rows)), *(cell for mean in means for cell in (mean, "", "")))
-    values = ", ".join(f"{name} {value:.3g}" for name, value in zip(numbers.names, np.exp(best), strict=True))
-    print(f"\nfitted: {values}")
+    best, medians = fitted(rows, usual), []
+    for source in track(sorted({step.source for step, _ in rows}), description="fitting", transient=True):
+        of_source, others = ([row for row in rows if (row[0].source == source) == same] for same in (True, False))
+        columns = [usual, best] + ([fitted(others, usual)] if leave_out and others else [])
+        errors = [cells(of_source, values) for values in columns]
+        medians.append([median for median, *_ in errors])
+        yield (source, str(len(of_source)), *(cell for _, *texts in errors for cell in texts))
+    means = np.mean([row for row in medians if len(row) == len(medians[0])], axis=0)
+    yield ("mean of medians", str(len(rows)), *(cell for mean in means for cell in (f"{mean:.1%}", "", "")))
+    print("\nfitted: " + ", ".join(f"{name} {value:.3g}" for name, value in best.items()))
+
+
+def node_table(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
+    """A row for each runtime of a source that has steps on one node and on several."""
+    for source, runtime in track(sorted({(s.source, s.runtime.name) for s, _ in rows}), transient=True):
+        of_source = [row for row in rows if (row[0].source, row[0].runtime.name) == (source, runtime)]
+        node = [row for row in of_source if row[0].strategy.devices <= NODE]
+        cluster = [row for row in of_source if row[0].strategy.devices >= CLUSTER]
+        if len(node) < 3 or len(cluster) < 3:
+            continue
+        usual = usual_numbers(runtime)
+        best = fit_resolved(kind_of(node), usual, RUNTIME_PULL)
+        moved = ", ".join(f"{name} {usual[name]:.2g} → {value:.2g}" for name, value in best.values.items())
+        (_, before, high, _), (_, after, later, ratio) = cells(cluster, {}), cells(cluster, best.values)
+        yield (source, runtime, str(len(node)), str(len(cluster)), before, high, after, later, ratio, moved)
+
+
+OF_NODES = (
+    *("source", "runtime", "≤ 8", "≥ 32", "shipped: median", "p90", "fitted: median", "p90", "ratio"),
+    "what the steps on a node moved",
+)
 
 
 def main() -> None:
-    """Print a table for each group of numbers."""
+    """Print a table for each group of numbers, or the one of nodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", type=Path, nargs="+")
     parser.add_argument("--left-out", action="store_true")
+    parser.add_argument("--nodes", action="store_true")
     arguments = parser.parse_args()
+    if arguments.nodes:
+        print_rows(OF_NODES, node_table(read_rows(arguments.rows, lambda _: True)))
+        return
     kinds = ["shipped", "fitted", *(["left out"] if arguments.left_out else [])]
     for numbers in GROUPS:
         print(f"\n{numbers.runtime}: {', '.join(numbers.names)}\n")
-        rows = read_rows(arguments.rows, numbers)
-        headings = [f"{kind}: {what}" for kind in kinds for what in ("median", "p90", "ratio")]
-        print_rows(("source", "rows", *headings), table(rows, numbers, arguments.left_out))
+        usual = {name: usual_numbers(numbers.runtime)[name] for name in numbers.names}
+
+        def wanted(step: MeasuredStep, group: Numbers = numbers) -> bool:
+            ran = step.runtime.name in (group.runtime, *group.others)
+            return ran and group.mixtures == (step.model.shape.experts is not None)
+
+        headings = ("source", "rows", *(f"{kind}: {what}" for kind in kinds for what in ("median", "p90", "ratio")))
+        rows = read_rows(arguments.rows, wanted, usual)
+        print_rows(headings, group_table(rows, usual, arguments.left_out))
 
 
 if __name__ == "__main__":

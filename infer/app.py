@@ -27,7 +27,7 @@ SUMMARIES: Mapping[str, str] = {
     "search": "search the shardings of a model's operations, or train an agent on its pipeline",
     "run": "run a plan on this machine or under torchrun, and hold it against its prediction",
     "export": "write a plan for another framework",
-    "calibrate": "fit the constants of a kind of device to measured training steps or profiles",
+    "calibrate": "fit a runtime or a kind of device to measured training steps or profiles",
 }
 """Command → what it is for; each is a module of `commands` with a COMMAND, or with COMMANDS of its own by name."""
 COMMANDS_EPILOG = """commands:

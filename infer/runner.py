@@ -172,7 +172,7 @@ class Command(Generic[RequestT]):
         files: dict[str, Path] = {}
         taken: dict[str, str] = {}
         for output in self.outputs:
-            path: Path | None = getattr(namespace, output.flags[-1].lstrip("-"))
+            path: Path | None = getattr(namespace, output.flags[-1].lstrip("-").replace("-", "_"))
             if path is None:
                 continue
             real = os.path.realpath(path)

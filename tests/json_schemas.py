@@ -386,13 +386,26 @@ class Skipped(TypedDict):
     reason: str
 
 
-class Calibrated(TypedDict):
-    """`automap calibrate`: constants of a kind of device, and errors by source."""
+class FittedNumber(TypedDict):
+    """A number; `resolution` is the share of it that the steps tell, `evidence` the step that tells more."""
 
-    device: str
+    name: str
+    was: float
+    fitted: float
+    resolution: float
+    evidence: str
+
+
+class Calibrated(TypedDict):
+    """`automap calibrate`: numbers of a runtime, constants of a kind of device, and errors by source."""
+
+    device: str | None
+    runtime: str | None
     steps: int
     other_rows: int
-    constants: dict[str, float]
+    constants: dict[str, float] | None
+    numbers: list[FittedNumber]
+    before: list[SourceErrors]
     fitted: list[SourceErrors]
     left_out: list[SourceErrors]
     together: list[SourceErrors]

@@ -23,6 +23,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.schedules import SCHEDULES
@@ -37,6 +38,11 @@ T = TypeVar("T")
 
 GIB = 1 << 30
 ROWS_DO = "give a file of measured steps, as docs/reference/files.md describes it"
+OF_RUNS = (
+    "the record of a run: beside run.step_s it lacks model, gpus, gpu_type, tp, pp, dp, micro_batch, global_batch and "
+    "precision"
+)
+"""What `automap run --json` does not say of a step."""
 FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(("gpt", "gpt2", "gpt3", "gpt-2", "gpt-3", "mpt", "opt", "bloom"), "gpt"),
     **dict.fromkeys(("llama", "llama2", "llama3", "mistral", "qwen2", "qwen3", "mixtral", "moe"), "llama"),
@@ -244,35 +250,45 @@ class SourceDocument(Foreign):
 class RowsDocument(Foreign):
     """A file of rows."""
 
-    rows: list[RowDocument]
+    rows: list[RowDocument] | UnsetType = UNSET
+    kind: object = None
     sources: dict[str, SourceDocument] | None = None
 
 
-def read_measured_steps(path: str | os.PathLike[str]) -> list[MeasuredStep | SkippedStep]:
+def read_measured_steps(
+    path: str | os.PathLike[str], runtime: RuntimeFile | None = None
+) -> list[MeasuredStep | SkippedStep]:
     """The steps in a file of measured rows, in its order.
+
+    Args:
+        path: the file.
+        runtime: what runs systems; see `runtime_named`.
 
     Raises:
         BadInput: the file cannot be read or is no JSON, a row lacks a field or has one of a wrong kind, or two rows
             have the same id.
     """
     document = read_json(path, RowsDocument, do=ROWS_DO)
+    if document.rows is UNSET:
+        what = f"holds {OF_RUNS}" if document.kind == "observed" else "$.rows is missing"
+        raise BadInput(what, where=str(path), do=ROWS_DO)
     rows, sources = document.rows, document.sources or {}
     twice = [name for name, count in Counter(row.id for row in rows).items() if count > 1]
     if twice:
         raise BadInput(f"{len(twice)} id(s) stand there twice, {twice[0]!r} first", where=str(path), do=ROWS_DO)
-    return [step_of(row, sources.get(row.source, SourceDocument())) for row in rows]
+    return [step_of(row, sources.get(row.source, SourceDocument()), runtime) for row in rows]
 
 
-def step_of(row: RowDocument, source: SourceDocument) -> MeasuredStep | SkippedStep:
+def step_of(row: RowDocument, source: SourceDocument, runtime: RuntimeFile | None = None) -> MeasuredStep | SkippedStep:
     """The step that a row describes, or why it cannot be priced."""
     try:
-        return _step(row, source)
+        return _step(row, source, runtime)
     except BadInput as error:
         return SkippedStep(row.id, row.source, str(error))
 
 
-def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
-    ran, year = _ran(row), year_named(row.system)
+def _step(row: RowDocument, source: SourceDocument, runtime: RuntimeFile | None) -> MeasuredStep:
+    ran, year = _ran(row, runtime), year_named(row.system)
     device, cluster = _hardware(row, source)
     model = _model(row, ran)
     shape = model.shape
@@ -301,9 +317,9 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
     )
 
 
-def _ran(row: RowDocument) -> RuntimeFile:
+def _ran(row: RowDocument, runtime: RuntimeFile | None) -> RuntimeFile:
     """The runtime of the row's system, with what the row says of it."""
-    ran = runtime_named(row.system)
+    ran = runtime_named(row.system, runtime)
     stated: dict[str, object] = {}
     if _ASYNC.search(row.note or "") and row.tp != 1:
         stated["tensor_overlap"] = ASYNC_OVERLAP

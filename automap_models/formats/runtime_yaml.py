@@ -9,17 +9,21 @@ are in that name says what the row leaves open. No number is of one model or one
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from automap_models.core.device import StepConstants
 from automap_models.core.strategy import Precision
 from automap_models.cost.runtime import CAST_GRADIENT_BYTES, Runtime, Selects
 from automap_models.errors import BadInput
+from automap_models.formats.atomic import write_text
 from automap_models.formats.schema import Document, convert, find_yaml, load_yaml, shipped_names
+from automap_models.simulate.runtime_numbers import NUMBERS
 
 SequenceParallel = Literal["never", "with tp", "with selective recomputation"]
 Remainder = Literal["ends", "last"]
@@ -71,8 +75,9 @@ class RuntimeFile(Document, kw_only=True):
         cuda_graph: which operations the host launches together: none, some (Transformer Engine's graphs of attention
             and routers), or all (of a whole iteration).
         graphed: share of the operations that `some` are.
-        left_out, mixtures_left_out: least and largest median error of a source, of all steps or of those of mixtures,
-            with numbers that are fitted to the others (benchmarks/results/runtimes.md); None where that is not known.
+        left_out, mixtures_left_out: least and largest median error of a source, or of a part of the steps of a single
+            one, of all steps or of those of mixtures, with numbers that are fitted to the others
+            (benchmarks/results/runtimes.md); None where that is not known.
     """
 
     name: str
@@ -173,6 +178,51 @@ def read_runtime(name_or_path: str | Path) -> RuntimeFile:
     return file
 
 
+def numbers_of(file: RuntimeFile, constants: StepConstants) -> dict[str, float]:
+    """Name in NUMBERS → value in the file, or that of the device's constants where it says nothing."""
+    values = {}
+    for name, number in NUMBERS.items():
+        value = getattr(file, number.key or name)
+        if value is None:
+            values[name] = float(getattr(constants, number.usual))
+        else:
+            values[name] = float(value if number.place is None else value[number.place])
+    return values
+
+
+def file_with(file: RuntimeFile, values: Mapping[str, float]) -> RuntimeFile:
+    """The runtime with other numbers, of three figures each; those that are not named stay.
+
+    Args:
+        values: of numbers in NUMBERS; with one of a pair also the other one.
+    """
+    changes: dict[str, Any] = {}
+    for name, number in NUMBERS.items():
+        if name in values:
+            value = float(f"{values[name]:.3g}")
+            changes[number.key or name] = (*changes.get(number.key, ()), value) if number.key else value
+    return msgspec.structs.replace(file, **changes)
+
+
+def write_runtime(path: str | Path, file: RuntimeFile, comment: str) -> None:
+    """Write a runtime as YAML, whole or not at all; reading it gives the same runtime.
+
+    Args:
+        path: the file.
+        file: what it says; what is as in programs in general is left out.
+        comment: that stands at its beginning, of one line or more.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    import yaml
+
+    usual = msgspec.to_builtins(RuntimeFile(name="", about=""))
+    values = {key: value for key, value in msgspec.to_builtins(file).items() if value != usual[key]}
+    lines = "".join(f"# {line}\n" for line in comment.splitlines())
+    write_text(path, lines + yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+
+
 def known_runtimes() -> list[str]:
     """Names of the shipped runtimes, sorted."""
     return shipped_names("runtime")
@@ -183,10 +233,18 @@ def _shipped() -> tuple[RuntimeFile, ...]:
     return tuple(read_runtime(name) for name in known_runtimes())
 
 
-def runtime_named(system: str) -> RuntimeFile:
-    """The shipped runtime of a system by the name that a row calls it; `general` where none has such a name."""
+def runtime_named(system: str, usual: RuntimeFile | None = None) -> RuntimeFile:
+    """The runtime of a system by the name that a row calls it.
+
+    Args:
+        system: its name.
+        usual: what runs the systems that its own `systems` name, all where it has none, and those that no shipped
+            runtime's name; None is `general`, for the latter.
+    """
+    if usual is not None and re.search(usual.systems, system.lower()):
+        return usual
     named = [file for file in _shipped() if file.systems and re.search(file.systems, system.lower())]
-    return named[0] if named else read_runtime("general")
+    return named[0] if named else usual or read_runtime("general")
 
 
 def year_named(system: str) -> int:

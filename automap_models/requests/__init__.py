@@ -118,14 +118,22 @@ class ExportRequest:
 
 @dataclass(frozen=True)
 class CalibrateRequest:
-    """`automap calibrate`."""
+    """`automap calibrate`; what is fitted is the device, the runtime, or both."""
 
     files: tuple[Path, ...]
-    device: str
+    device: str | None = None
+    runtime: str | None = None
     also: tuple[str, ...] = ()
     model: str | None = None
     sequence: int | None = None
     pull: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.device is None and self.runtime is None:
+            do = "give `device`, `runtime`, or both"
+            raise BadInput("nothing is to be fitted", where="a calibration", do=do)
+        if self.also and self.device is None:
+            raise BadInput("goes with `device`", where="`also`", do="give it, or leave this out")
 
 
 @dataclass(frozen=True)

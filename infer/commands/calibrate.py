@@ -1,10 +1,11 @@
-"""`automap calibrate`: the constants of a kind of device from what was measured on it (docs/how-to/calibrate.md)."""
+"""`automap calibrate`: a runtime and a kind of device from what was measured of them (docs/how-to/calibrate.md)."""
 
 from __future__ import annotations
 
 import argparse
 import math
 
+from automap_models.errors import BadInput
 from automap_models.requests import CalibrateRequest
 
 from ..runner import Command, Output, reported_by
@@ -17,16 +18,19 @@ EPILOG = """A FILE is one of
                    a built-in model, a config.json, or a factory of a model of transformers. Profiles of a few widths,
                    micro-batches and lengths say more than one.
 
-Fitted are the eight constants of training steps; peaks stay as they are. Profiles alone say nothing of links and of
-overlap, so these stay as the device has them.
+With --runtime the numbers of a runtime are fitted, to steps of the systems that it runs, three at least; their devices
+stay as they are. With --device the eight constants of training steps of a device are fitted; its peaks stay as they
+are. With both, both are. Each number is pulled to what it was, and stays there if the steps tell nothing of it: the
+command says which these are, and what step would tell of them.
 
-How well the constants predict steps of a source that is not among the files is found by leaving every source out in
-turn, fitting to the others and pricing it. Each profile is a source.
+How well the numbers predict steps of a source that is not among the files is found by leaving every source out in
+turn, fitting to the others and pricing it; of a single source parts of its steps. Each profile is a source.
 
 A model is traced once, which takes seconds and jax, and kept in $AUTOMAP_CACHE, else $XDG_CACHE_HOME/automap, else
 ~/.cache/automap.
 
 examples:
+  automap-calibrate steps.json --runtime megatron -o ours.yaml    a runtime for automap-plan --runtime ours.yaml
   automap-calibrate steps.json --device a100                      the constants, and errors by source
   automap-calibrate steps.json --device a100 --out my-a100.yaml   a device for automap-plan --device my-a100.yaml
   automap-calibrate steps.json --device a100 --also a100-40       both have these constants
@@ -42,14 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files", metavar="FILE", type=file_argument, nargs="+", help="measured training steps, or measured profiles"
     )
     text = """
-        --device KIND|FILE  the kind of device: a shipped one, or a YAML file whose name is that of the kind in the rows
+        --runtime NAME|FILE  fit the numbers of this runtime: a shipped one, or a YAML file
+        --device KIND|FILE  fit the constants of this device: a shipped one, or a YAML file with the name of the kind
+            that is in the rows
         --also KIND|FILE    another kind that has the constants in common, such as one with less memory; may be repeated
         --model NAME|FILE   the built-in model or config.json that profiles are of which do not say
         --sequence N        tokens of a sample of profiles that do not say
-        --pull WEIGHT       how much constants are pulled to the usual ones, those of V100, A100 and H100 (default 0.2;
-            5 where few sources measured a device that is like these)
+        --pull WEIGHT       how much numbers are pulled to what they were (default 0.2, 1 with --runtime; 5 where
+            few sources measured them, and for fewer than three steps)
     """
-    add_options(parser, text, device={"required": True}, also={"default": []}, pull={"type": _weight})
+    add_options(parser, text, also={"default": []}, pull={"type": _weight})
 
 
 def _weight(text: str) -> float:
@@ -64,17 +70,32 @@ def _weight(text: str) -> float:
 
 
 def request(namespace: argparse.Namespace) -> CalibrateRequest:
-    """What is asked for."""
+    """What is asked for.
+
+    Raises:
+        BadInput: nothing is to be fitted, or a file has nothing to hold.
+    """
+    both = namespace.device is not None and namespace.runtime is not None
+    if namespace.device_out is not None and not both:
+        do = "give both, or --out alone"
+        raise BadInput("is for a fit of --device and --runtime together", where="--device-out", do=do)
+    if both and (namespace.out is None) != (namespace.device_out is None):
+        what = "one of --out, for the runtime, and --device-out is given"
+        raise BadInput(what, where="a fit of both", do="give the other, too: each is true beside the other only")
     return filled(CalibrateRequest, namespace, files=tuple(namespace.files), also=tuple(namespace.also))
 
 
 COMMAND = Command(
-    description="Fit the constants of training steps of a kind of device, such as the share of the peak that products "
-    "of large matrices reach, to steps or profiles that were measured on it.",
+    description="Fit the numbers of a runtime, such as the share of tensor parallelism's sums that it hides, to steps "
+    "that were measured, or the constants of a kind of device, such as the share of the peak that products of large "
+    "matrices reach, to steps or profiles that were measured on it.",
     epilog=EPILOG,
     add_arguments=add_arguments,
-    outputs=(Output("device", ("-o", "--out"), "device to write (YAML)"),),
-    json="print constants and errors as JSON and nothing else",
+    outputs=(
+        Output("fit", ("-o", "--out"), "runtime to write, or device where no runtime is fitted (YAML)"),
+        Output("device", ("--device-out",), "device to write where both are fitted (YAML)"),
+    ),
+    json="print numbers and errors as JSON and nothing else",
     inputs=("files",),
     request=request,
     report=reported_by("calibration"),

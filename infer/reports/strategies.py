@@ -313,7 +313,7 @@ def _throughput(estimate: Estimate) -> str:
 
 
 def clock_error(estimate: Estimate) -> str | None:
-    """How far the clock is off steps of sources that it was not fitted to; None of a profile."""
+    """How far the clock is off steps that it was not fitted to; None of a profile."""
     from automap_models.formats.hardware_yaml import known_devices, read_device
     from automap_models.formats.runtime_yaml import read_runtime
 
@@ -330,7 +330,7 @@ def clock_error(estimate: Estimate) -> str | None:
         what = "mixtures of experts" if shape.experts else "steps that it was not fitted to"
         return f"how far it is off {what} is not known" + (" (--runtime)" if not estimate.runtime else "")
     least, most = (f"{100 * share:.2g}" for share in error)
-    return f"{least} to {most} % off steps of sources that it was not fitted to; plans nearer than that are equal"
+    return f"{least} to {most} % off steps that it was not fitted to; plans nearer than that are equal"
 
 
 def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_fields
 
+from automap_models.core.device import USUAL
 from automap_models.errors import BadInput
 from automap_models.formats.runtime_yaml import (
     TODAY,
     Remainder,
+    file_with,
     known_runtimes,
+    numbers_of,
     read_runtime,
     runtime_named,
     split_layers,
+    write_runtime,
     year_named,
 )
 
@@ -86,6 +92,30 @@ def test_a_file_of_one_s_own_is_a_runtime(tmp_path: Path) -> None:
     path.write_text("name: mine\nabout: a test\ncompute: 1.5\ndispatcher: hybridep\ncuda_graph: all\nhost_s: 0.001\n")
     runtime = read_runtime(path).runtime("bf16", "h100")
     assert (runtime.compute, runtime.once_a_node, runtime.graphed, runtime.flash) == (1.5, True, 1.0, True)
+
+
+def test_a_written_runtime_is_read_back_with_what_is_not_as_usual(tmp_path: Path) -> None:
+    path, file = tmp_path / "mine.yaml", read_runtime("nanotron")
+    write_runtime(path, file, "Two\nlines.")
+    assert read_runtime(path) == file
+    assert path.read_text().startswith("# Two\n# lines.\nname: nanotron\n")
+    assert "dropout" not in path.read_text()
+
+
+def test_numbers_come_from_a_file_or_from_the_device_and_go_back_with_three_figures() -> None:
+    constants = replace(USUAL, intra_efficiency=0.5, inter_efficiency=0.25)
+    numbers = numbers_of(read_runtime("nanotron"), constants)
+    assert (numbers["compute"], numbers["dispatch_across"]) == (1.31, 0.7)
+    assert (numbers["exchange_inside"], numbers["exchange_across"]) == (0.5, 0.25)
+    file = file_with(read_runtime("nanotron"), {"compute": 1.23456, "exchange_inside": 0.4, "exchange_across": 0.3})
+    assert (file.compute, file.exchange_shares, file.dispatch_shares) == (1.23, (0.4, 0.3), (0.6, 0.7))
+
+
+def test_a_runtime_of_one_s_own_runs_its_systems_and_those_that_nobody_knows() -> None:
+    ours = replace_fields(read_runtime("megatron"), name="ours")
+    names = [runtime_named(system, ours).name for system in ("Megatron-LM 2025", "our trainer", "nanotron 2025")]
+    assert names == ["ours", "ours", "nanotron"]
+    assert runtime_named("nanotron 2025", replace_fields(ours, systems="")).name == "ours"
 
 
 @pytest.mark.parametrize(

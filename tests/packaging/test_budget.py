@@ -27,7 +27,7 @@ BUDGET = {
     "cost": (3_705, 19),
     "envs": (1_600, 12),
     "export": (1_989, 14),
-    "formats": (5_104, 20),
+    "formats": (5_178, 20),
     "hlo": (6_936, 36),
     "planners": (856, 6),
     "planners/online": (311, 3),
@@ -38,20 +38,20 @@ BUDGET = {
     "planners/staged": (3_530, 19),
     "planners/strategies": (2_957, 15),
     "plots": (1_258, 9),
-    "requests": (1_715, 11),
+    "requests": (1_792, 11),
     "rl": (1_074, 9),
     "run": (4_712, 24),
-    "simulate": (1_589, 8),
+    "simulate": (1_767, 9),
     "torch_export": (3_102, 14),
     "workloads": (4_273, 23),
     "zoo": (1, 1),
-    "infer": (4_804, 27),
+    "infer": (4_890, 27),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (3_700, 22),
+    "benchmarks": (3_688, 22),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_702, "files": 374, "compiled": 80, "numbers": 232}
+TOTALS = {"lines": 69_117, "files": 375, "compiled": 80, "numbers": 237}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -14,7 +14,7 @@ from automap_models.cost.measured_step import DescribedModel, MeasuredPasses
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.simulate.calibration import (
-    RANGES,
+    CONSTANTS,
     USUAL,
     MeasuredKind,
     Observation,
@@ -54,7 +54,7 @@ def measured(noise: float, seed: int) -> list[Observation]:
         for i, size in enumerate(sizes)
         for j, split in enumerate(splits)
     ]
-    seconds = predicted_s(MeasuredKind(observations, DEVICE), TRUE)
+    seconds = predicted_s(MeasuredKind(observations, DEVICE), asdict(TRUE))
     seconds = seconds * np.exp(np.random.default_rng(seed).normal(0.0, noise, seconds.size))
     return [replace(o, parts_s=np.array([s])) for o, s in zip(observations, seconds, strict=True)]
 
@@ -68,18 +68,28 @@ def test_steps_priced_with_known_constants_give_them_back() -> None:
     for name in ("intra_efficiency", "inter_efficiency"):
         left, right = sorted((getattr(TRUE, name), getattr(USUAL, name)))
         assert left * 0.9 < getattr(constants, name) < (left + right) / 2 * 1.1, name
-    errors = np.abs(predicted_s(kind, constants) / [float(o.parts_s[0]) for o in measured(0.0, 0)] - 1)
+    errors = np.abs(predicted_s(kind, asdict(constants)) / [float(o.parts_s[0]) for o in measured(0.0, 0)] - 1)
     assert np.median(errors) < 0.03
 
 
 @pytest.mark.slow  # automap-calibrate leaves sources out in the fast tests
 def test_a_source_that_is_left_out_is_predicted_by_the_others() -> None:
     observations = measured(0.02, 0)
-    validated = errors_by_source(observations, left_out_s(MeasuredKind(observations, DEVICE)))
+    validated = errors_by_source(
+        observations, left_out_s(MeasuredKind(observations, DEVICE), asdict(USUAL), asdict(USUAL))
+    )
     assert [errors.source for errors in validated] == ["one", "three", "two"]
     assert sum(errors.steps for errors in validated) == 28
     assert all(errors.median < 0.05 for errors in validated)
-    assert left_out_s(MeasuredKind([o for o in measured(0.0, 0) if o.source == "one"], DEVICE)).size == 0
+
+
+def test_parts_of_the_steps_are_left_out_where_there_is_one_source() -> None:
+    """Every tenth step; of two steps each, and of one step nothing."""
+    steps = [replace(o, source="one") for o in measured(0.0, 0)[:12]]
+    assert MeasuredKind(steps, DEVICE).folds == [[0, 10], [1, 11], *([k] for k in range(2, 10))]
+    assert MeasuredKind(steps[:2], DEVICE).folds == [[0], [1]]
+    assert MeasuredKind(steps[:1], DEVICE).folds == []
+    assert left_out_s(MeasuredKind(steps[:1], DEVICE), {}, {}).size == 0
 
 
 def test_without_steps_there_is_nothing_to_fit() -> None:
@@ -91,11 +101,11 @@ def test_devices_that_have_constants_in_common_are_fitted_together() -> None:
     """Half of the steps are on an A100 with 40 GB, whose memory is slower."""
     both = (*DEVICE, read_device("a100-40"))
     steps = [replace(o, device=("a100", "a100-40")[i % 2]) for i, o in enumerate(measured(0.0, 0))]
-    seconds = predicted_s(MeasuredKind(steps, both), TRUE)
-    assert (seconds[1::2] > predicted_s(MeasuredKind(measured(0.0, 0), DEVICE), TRUE)[1::2]).all()
+    seconds = predicted_s(MeasuredKind(steps, both), asdict(TRUE))
+    assert (seconds[1::2] > predicted_s(MeasuredKind(measured(0.0, 0), DEVICE), asdict(TRUE))[1::2]).all()
     steps = [replace(o, parts_s=np.array([s])) for o, s in zip(steps, seconds, strict=True)]
     kind = MeasuredKind(steps, both)
-    assert np.median(np.abs(predicted_s(kind, fit_constants(kind)) / seconds - 1)) < 0.03
+    assert np.median(np.abs(predicted_s(kind, asdict(fit_constants(kind))) / seconds - 1)) < 0.03
 
 
 def test_what_was_not_timed_is_no_observation() -> None:
@@ -104,8 +114,8 @@ def test_what_was_not_timed_is_no_observation() -> None:
 
 
 def test_the_usual_constants_lie_in_their_ranges() -> None:
-    assert list(asdict(USUAL)) == list(RANGES)
-    assert all(low < asdict(USUAL)[name] < high for name, (low, high) in RANGES.items())
+    assert list(asdict(USUAL)) == list(CONSTANTS)
+    assert all(ends.low < asdict(USUAL)[name] < ends.high for name, ends in CONSTANTS.items())
 
 
 def test_errors_are_relative_and_by_source() -> None:
@@ -146,14 +156,14 @@ def test_profiles_priced_with_known_constants_give_them_back() -> None:
     for name in ("intra_efficiency", "inter_efficiency", "overlap"):
         assert getattr(constants, name) == pytest.approx(getattr(own, name), rel=0.01), name
     for observations in (profiled(), profiled(sizes_of=OTHERS)):
-        prices = predicted_s(MeasuredKind(observations, DEVICE), constants)
+        prices = predicted_s(MeasuredKind(observations, DEVICE), asdict(constants))
         assert np.abs(prices / [o.parts_s.sum() for o in observations] - 1).max() < 0.04
 
 
 @pytest.mark.slow
 def test_a_profile_that_is_left_out_is_predicted_by_the_others() -> None:
     observations = profiled(0.02)
-    predicted = left_out_s(MeasuredKind(observations, DEVICE))
+    predicted = left_out_s(MeasuredKind(observations, DEVICE), asdict(USUAL), asdict(USUAL))
     validated, together = errors_by_source(observations, predicted), errors_of_all(observations, predicted)
     assert len(validated) == 6
     assert all(errors.median < 0.08 for errors in validated)

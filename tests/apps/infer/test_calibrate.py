@@ -170,7 +170,7 @@ def test_profiles_are_priced_as_they_were_with_the_constants_that_are_fitted_to_
     for name in ("intra_efficiency", "inter_efficiency", "overlap"):
         assert getattr(fitted, name) == pytest.approx(getattr(shipped, name), rel=1e-3), name
     assert app.main(["calibrate", *profiles, "--device", "a100"]) == 0
-    assert "Profiles say nothing of links and of overlap" in capsys.readouterr().out
+    assert "a step over two nodes: inter efficiency" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
