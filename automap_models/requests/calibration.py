@@ -62,7 +62,7 @@ def solve(request: CalibrateRequest, watch: Watch) -> Calibrated:
     begin("leaving every source out in turn")
     rest_s = calibration.left_out_s(kind, constants, usual, pull)
     return Calibrated(
-        device=replace(devices[0], step=constants),
+        device=replace(devices[0], step=constants, fitted_to=tuple(kind.sources)),
         usual=usual,
         steps=len(observations),
         skipped=skipped,

@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (931, 8),
-    "core": (7_223, 34),
+    "core": (7_225, 34),
     "cost": (3_682, 19),
     "envs": (1_600, 12),
     "export": (1_992, 14),
-    "formats": (5_099, 20),
+    "formats": (5_102, 20),
     "hlo": (6_936, 36),
     "planners": (856, 6),
     "planners/online": (311, 3),
@@ -48,10 +48,10 @@ BUDGET = {
     "infer": (4_810, 27),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (3_700, 22),
+    "benchmarks": (4_128, 24),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_648, "files": 374, "compiled": 80, "numbers": 232}
+TOTALS = {"lines": 68_653, "files": 374, "compiled": 80, "numbers": 232}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
