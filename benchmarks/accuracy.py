@@ -114,6 +114,15 @@ def together(prices: Sequence[Price]) -> Iterator[Row]:
         yield (kind, str(len(of_source)), median_of(medians), *figures(rows))
 
 
+def together_left_out(left_out: Iterable[Row]) -> Row:
+    """The median of the medians of sources that were left out; of a source its cells'."""
+    of_source: dict[str, list[float]] = defaultdict(list)
+    for source, _, _, _, _, median, *_ in left_out:
+        of_source[source].append(share(median))
+    medians = [float(np.median(shares)) for shares in of_source.values()]
+    return ("left out", str(len(medians)), median_of(medians), *[""] * len(FIGURES))
+
+
 def at_a_glance(cells: Iterable[Row], left_out: Iterable[Row]) -> Iterator[Row]:
     """Of each device and runtime how many sources and rows there are, and the medians of the sources' medians."""
     medians: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -188,16 +197,17 @@ def unpriced(prices: Iterable[Price]) -> Iterator[Row]:
 def page(prices: Sequence[Price], left_out: str, day: str) -> str:
     """The page, of the section of what is left out and of today's prices."""
     cells, sources = list(by_source(prices)), {price.step.source for price in prices}
-    count = sum(price.estimate is not None for price in prices)
+    count, omitted = sum(price.estimate is not None for price in prices), table_rows(left_out)
+    kinds = [*together(prices), together_left_out(omitted)]
     coverage = f"{count:,} of {len(prices):,} rows of {len(sources)} sources have a price"
     sections = {
-        "All files together": table(("kind", "sources", "of sources", *FIGURES), together(prices)),
+        "All files together": table(("kind", "sources", "of sources", *FIGURES), kinds),
         CELLS: table(("source", "device", "runtime", "kind", *FIGURES), cells),
         LEFT_OUT: left_out,
         TERMS: f"{OF_TERMS}\n{table(TERM_COLUMNS, (e.row for e in errors_of_terms(pairs_of_terms(prices))))}",
         "Rows without a price": table(("reason", "rows", "sources"), unpriced(prices)),
     }
-    glance = table(GLANCE, at_a_glance(cells, table_rows(left_out)))
+    glance = table(GLANCE, at_a_glance(cells, omitted))
     texts = "".join(f"\n## {name}\n\n{text.strip()}\n" for name, text in sections.items())
     return f"{INTRODUCTION}\n{glance}\n{NOTE.format(coverage=coverage, day=day)}{texts}"
 

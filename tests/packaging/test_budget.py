@@ -48,7 +48,7 @@ BUDGET = {
     "infer": (4_810, 27),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (4_128, 24),
+    "benchmarks": (4_138, 24),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 68_653, "files": 374, "compiled": 80, "numbers": 232}
