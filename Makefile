@@ -10,7 +10,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # Two test workers on two cores: more threads inside them only get into each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test fast-tests test-slow test-thorough lint style types docs bench clean
+.PHONY: help demo test fast-tests test-slow test-thorough lint style types docs bench accuracy clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -48,6 +48,9 @@ docs: $(VENV)/.installed-dev ## the documentation as a web site in site/
 bench: $(VENV)/.installed-dev ## every benchmark that needs no other files; results belong into benchmarks/results/
 	@for script in $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py)); do \
 		echo "== $$script"; $(BIN)/python $$script || [ $$? -eq 2 ] || exit 1; done
+
+accuracy: $(VENV)/.installed-dev ## how far the clock is off the measured steps in ROWS, files or folders: docs/reference/accuracy.md
+	$(ONE_THREAD) $(BIN)/python benchmarks/accuracy.py $(ROWS)
 
 clean: ## remove what the other commands made
 	rm -rf $(VENV) build demo site *.egg-info

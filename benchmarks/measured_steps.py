@@ -1,6 +1,6 @@
 """Prices of training steps that others measured and published, against what they measured.
 
-    OMP_NUM_THREADS=1 python benchmarks/measured_steps.py ROWS.json [--json OUT.json] [--left-out]
+    OMP_NUM_THREADS=1 python benchmarks/measured_steps.py ROWS.json … [--json OUT.json]
 
 ROWS.json is described in docs/reference/files.md. OUT.json gets an object for each row, in the order of the rows:
 {"id", "predicted_s", "predicted_memory_bytes", "fits", "skipped"}, of which `skipped` says why a row has no price.
@@ -9,9 +9,7 @@ Plans of one model, cluster and batch that were measured on one day, where the r
 change between days. Kendall's τ is of predicted and measured seconds; `chosen over best` is how much longer than the
 shortest plan the one took that is predicted to be the shortest.
 
-With --left-out the constants of V100, A100 and H100 are fitted together to all sources but one (calibration.fit_kinds),
-and this one is priced, for each source in turn: the table says what all these rows come to together, those of dense
-models.
+accuracy.py writes what all files come to, with sources that are left out of the fit.
 
 A model is traced once and kept in the cache of automap ($AUTOMAP_CACHE, else ~/.cache/automap).
 """
@@ -40,8 +38,6 @@ from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.simulate.calibration import (
     MeasuredKind,
-    SourceErrors,
-    errors_by_source,
     errors_of,
     fit_kinds,
     measured_estimate,
@@ -52,8 +48,6 @@ from automap_models.workloads.measured import step_work
 
 LEAST_PLANS = 4
 """Rows of a group whose plans are ranked."""
-LEAST_SPREAD = 1.3
-"""Of the slowest over the fastest plan of a group that counts for the mean."""
 
 
 def measured_bytes(step: MeasuredStep, estimate: Estimate) -> float:
@@ -97,6 +91,22 @@ def priced(step: MeasuredStep | SkippedStep, devices: dict[str, Device]) -> Pric
         return Price(step, measured_estimate(step, step_work(step), devices[step.device]), None)
     except BadInput as error:
         return Price(step, None, str(error))
+
+
+def files_in(paths: Iterable[Path]) -> list[Path]:
+    """The files among the paths, and those of measured steps in the folders."""
+    return [file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+
+
+def price_files(paths: Iterable[Path]) -> list[Price]:
+    """Every step in files of measured steps, or in the folders that hold them, with its price.
+
+    Raises:
+        BadInput: see `read_measured_steps`.
+    """
+    devices = {name: read_device(name) for name in known_devices()}
+    steps = [step for file in files_in(paths) for step in read_measured_steps(file)]
+    return [priced(step, devices) for step in tracked(steps, "pricing")]
 
 
 class Ranking(NamedTuple):
@@ -152,37 +162,43 @@ def verdicts(prices: Iterable[Price]) -> tuple[int, int]:
     return sum(measured == predicted for measured, predicted in pairs), len(pairs)
 
 
-BY_SOURCE = ("source", "rows", "priced", "median", "p90", "ratio", "memory: rows", "median", "p90", "ratio", "fits")
+FIGURES = ("timed", "median", "p90", "bias", "memory: rows", "median", "bias", "fits", "groups", "τ", "regret")
 BY_GROUP = ("group", "plans", "slowest / fastest", "Kendall τ", "chosen over best")
-OMITTED_COLUMNS = ("device", "source", "rows", "median", "p90", "ratio")
+
+
+def figures(prices: Sequence[Price]) -> tuple[str, ...]:
+    """FIGURES of some rows: errors of seconds and memory, verdicts that are right, and the means of rankings."""
+    right, count = verdicts(prices)
+    groups = rankings(prices)
+    tau, regret = np.mean([(group.tau, group.loss) for group in groups], axis=0) if groups else (np.nan, np.nan)
+    ranks = str(len(groups)), f"{tau:.2f}" if groups else "", percent(regret)
+    rows, median, _, bias = shares_of(prices, "memory")
+    return (*shares_of(prices, "step_s"), rows, median, bias, f"{right}/{count}", *ranks)
+
+
+def shares_of(prices: Iterable[Price], what: str) -> tuple[str, ...]:
+    """How many rows have `step_s` or `memory`, the median and p90 of its errors, and its bias."""
+    predicted, measured = pairs_of(prices, what)
+    errors = errors_of(what, np.array(predicted) / np.array(measured))
+    return (str(errors.steps), *map(percent, (errors.median, errors.p90, errors.ratio - 1)))
+
+
+def percent(share: float) -> str:
+    """As a table has it; empty where it is not known."""
+    return "" if np.isnan(share) else f"{100 * share:.1f} %"
 
 
 def sources(prices: list[Price]) -> Iterator[tuple[str, ...]]:
-    """Errors by source."""
+    """Figures by source."""
     for source in [*sorted({price.step.source for price in prices}), "all"]:
         some = [price for price in prices if source in (price.step.source, "all")]
-        right, count = verdicts(some)
-        counts = [len(some), sum(price.estimate is not None for price in some)]
-        yield (source, *map(str, counts), *_cells(some, "step_s"), *_cells(some, "memory"), f"{right}/{count}")
+        yield (source, str(len(some)), *figures(some))
 
 
-def ranked(groups: Sequence[Ranking]) -> Iterator[tuple[str, ...]]:
-    """Groups, and their means."""
+def ranked(groups: Iterable[Ranking]) -> Iterator[tuple[str, ...]]:
+    """Every group."""
     for group in groups:
-        cells = str(group.plans), f"{group.spread:.2f}", f"{group.tau:.2f}", f"{100 * group.loss:.1f} %"
-        yield (group.name, *cells)
-    for least in (LEAST_SPREAD, 1.0):
-        wide = [group for group in groups if group.spread > least]
-        if wide:
-            tau, loss = np.mean([(group.tau, group.loss) for group in wide], axis=0)
-            yield (f"mean of spread > {least}", str(len(wide)), "", f"{tau:.2f}", f"{100 * loss:.1f} %")
-
-
-def _cells(prices: Iterable[Price], what: str) -> tuple[str, ...]:
-    predicted, measured = pairs_of(prices, what)
-    errors = errors_of(what, np.array(predicted) / np.array(measured))
-    counts = [str(errors.steps)] if what == "memory" else []
-    return (*counts, *(_in_words(errors) if errors.steps else ("", "", "")))
+        yield (group.name, str(group.plans), f"{group.spread:.2f}", f"{group.tau:.2f}", percent(group.loss))
 
 
 def pairs_of(prices: Iterable[Price], what: str) -> tuple[list[float], list[float]]:
@@ -195,10 +211,6 @@ def pairs_of(prices: Iterable[Price], what: str) -> tuple[list[float], list[floa
                 predicted.append(estimate.step_s if what == "step_s" else measured_bytes(step, estimate))
                 measured.append(value)
     return predicted, measured
-
-
-KINDS = {"v100": ("v100",), "a100": ("a100", "a100-40"), "h100": ("h100",), "h100-96": ("h100-96",)}
-"""Kinds of devices that have more than one source, with those that have the same constants."""
 
 
 def left_out_of_kinds_s(kinds: Mapping[str, MeasuredKind], start: Mapping[str, StepConstants]) -> dict[str, FloatArray]:
@@ -218,48 +230,39 @@ def left_out_of_kinds_s(kinds: Mapping[str, MeasuredKind], start: Mapping[str, S
     return seconds
 
 
-def omitted(steps: Iterable[MeasuredStep | SkippedStep], devices: dict[str, Device]) -> Iterator[tuple[str, ...]]:
-    """Errors of every source under constants that are fitted to the others, and of dense models together."""
-    measured = [step for step in steps if isinstance(step, MeasuredStep) and step.step_s is not None]
-    by_kind = {kind: [step for step in measured if step.device in names] for kind, names in KINDS.items()}
-    kinds = {
-        kind: MeasuredKind(
-            [step_observation(step, step_work(step)) for step in some], [devices[n] for n in KINDS[kind]]
-        )
-        for kind, some in by_kind.items()
-    }
-    fitted = fit_kinds(kinds, {kind: devices[kind].constants for kind in kinds})
-    seconds = left_out_of_kinds_s(kinds, fitted)
-    dense: list[float] = []
-    for kind, (observations, _) in kinds.items():
-        for of_source in errors_by_source(observations, seconds[kind]):
-            yield (kind, of_source.source, str(of_source.steps), *_in_words(of_source))
-        for seconds_s, step in zip(seconds[kind].tolist(), by_kind[kind], strict=True):
-            if not step.model.shape.experts and step.step_s is not None:
-                dense.append(seconds_s / step.step_s)
-    together = errors_of("dense models", dense)
-    yield ("all", together.source, str(together.steps), *_in_words(together))
+def left_out_s(steps: Iterable[MeasuredStep | SkippedStep], devices: Mapping[str, Device]) -> dict[str, float]:
+    """Name of a step → its seconds with constants of devices that are fitted without its source.
 
+    Of the steps that constants are fitted to (`fitted_to`). Devices have their constants in common that are fitted to
+    the same sources.
 
-def _in_words(errors: SourceErrors) -> tuple[str, str, str]:
-    return f"{100 * errors.median:.1f} %", f"{100 * errors.p90:.1f} %", f"{errors.ratio:.2f}"
+    Args:
+        steps: as they were read.
+        devices: name → device.
+    """
+    groups: dict[tuple[str, ...], list[MeasuredStep]] = defaultdict(list)
+    for step in steps:
+        if isinstance(step, MeasuredStep) and step.step_s and step.source in devices[step.device].fitted_to:
+            groups[devices[step.device].fitted_to].append(step)
+    by_kind = {some[0].device: some for fitted_to, some in groups.items() if len(fitted_to) > 1}
+    kinds = {}
+    for kind, some in by_kind.items():
+        observations = [step_observation(step, step_work(step)) for step in some]
+        kinds[kind] = MeasuredKind(observations, [devices[name] for name in sorted({step.device for step in some})])
+    seconds = left_out_of_kinds_s(kinds, {kind: devices[kind].constants for kind in kinds})
+    pairs = ((by_kind[kind], seconds[kind].tolist()) for kind in kinds)
+    return {step.name: s for some, of_kind in pairs for step, s in zip(some, of_kind, strict=True)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", type=Path, help="measured steps")
+    parser.add_argument("rows", type=Path, nargs="+", help="files of measured steps, or folders of them")
     parser.add_argument("--json", type=Path, help="write the price of every row")
-    parser.add_argument("--left-out", action="store_true", help="fit without each source, and price it (minutes)")
     arguments = parser.parse_args()
     try:
         if arguments.json is not None:
             require_writable(arguments.json)
-        steps = read_measured_steps(arguments.rows)
-        devices = {name: read_device(name) for name in known_devices()}
-        prices = [priced(step, devices) for step in tracked(steps, "pricing")]
-        report(prices, arguments.json)
-        if arguments.left_out:
-            print_rows(OMITTED_COLUMNS, omitted(steps, devices))
+        report(price_files(arguments.rows), arguments.json)
     except BadInput as error:
         refuse(str(error))
 
@@ -268,7 +271,7 @@ def report(prices: list[Price], json_path: Path | None) -> None:
     """Write what is asked for, and print the tables."""
     if json_path is not None:
         write_text(json_path, json.dumps([price.document for price in prices], indent=1) + "\n")
-    print_rows(BY_SOURCE, sources(prices))
+    print_rows(("source", "rows", *FIGURES), sources(prices))
     print_rows(BY_GROUP, ranked(rankings(prices)))
     reasons: dict[str, list[str]] = defaultdict(list)
     for price in prices:

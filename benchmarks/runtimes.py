@@ -2,8 +2,9 @@
 
     OMP_NUM_THREADS=1 python benchmarks/runtimes.py ROWS.json … [--left-out] [--nodes]
 
-ROWS.json are files of measured steps (docs/reference/files.md). Two groups of numbers of `conf/runtime/` are fitted to
-steps of the systems that run so: those of mixtures of experts under Megatron, and those of nanotron's eager program.
+ROWS.json are files of measured steps (docs/reference/files.md). Three groups of numbers of `conf/runtime/` are fitted to
+steps of the systems that run so: those of mixtures of experts under Megatron and Megatron-Bridge 26.06, and those of
+nanotron's eager program.
 The fit is that of `automap calibrate`. The first table says what each source is off with the shipped numbers and with
 the fitted ones; with --left-out also with numbers fitted to the other sources of its group.
 
@@ -66,6 +67,7 @@ GROUPS = (
             *("mixture_host_s", "graphed"),
         ),
     ),
+    Numbers("megatron-bridge-26.06", (), True, ("routing", "expert_overlap", "dispatch_inside", "dispatch_across")),
     Numbers("nanotron", (), False, ("compute", "tensor_overlap", "gradient_overlap", "host_s")),
 )
 Row = tuple[MeasuredStep, Observation]
@@ -94,6 +96,17 @@ def read_rows(paths: Sequence[Path], wanted: Callable[[MeasuredStep], bool], usu
             continue
         rows.append(row)
     return rows
+
+
+def group_rows(paths: Sequence[Path], group: Numbers) -> tuple[list[Row], Values]:
+    """The steps that tell of a group of numbers, and these as shipped."""
+    usual = {name: usual_numbers(group.runtime)[name] for name in group.names}
+
+    def wanted(step: MeasuredStep) -> bool:
+        ran = step.runtime.name in (group.runtime, *group.others)
+        return ran and group.mixtures == (step.model.shape.experts is not None)
+
+    return read_rows(paths, wanted, usual), usual
 
 
 def kind_of(rows: Sequence[Row]) -> MeasuredKind:
@@ -167,14 +180,8 @@ def main() -> None:
     kinds = ["shipped", "fitted", *(["left out"] if arguments.left_out else [])]
     for numbers in GROUPS:
         print(f"\n{numbers.runtime}: {', '.join(numbers.names)}\n")
-        usual = {name: usual_numbers(numbers.runtime)[name] for name in numbers.names}
-
-        def wanted(step: MeasuredStep, group: Numbers = numbers) -> bool:
-            ran = step.runtime.name in (group.runtime, *group.others)
-            return ran and group.mixtures == (step.model.shape.experts is not None)
-
         headings = ("source", "rows", *(f"{kind}: {what}" for kind in kinds for what in ("median", "p90", "ratio")))
-        rows = read_rows(arguments.rows, wanted, usual)
+        rows, usual = group_rows(arguments.rows, numbers)
         print_rows(headings, group_table(rows, usual, arguments.left_out))
 
 

@@ -142,7 +142,8 @@ class Device:
             where that is lower than the one the peaks are of.
         step: constants fitted to training steps; None where none have been, which takes the means (`constants`).
         left_out: least and largest median error of a source of measured steps under constants that are fitted to the
-            other sources (benchmarks/results/measured_steps.md); None where that is not known.
+            other sources (docs/reference/accuracy.md); None where that is not known.
+        fitted_to: sources of the measured steps that the constants are fitted to.
         host: time that the processor beside it takes to launch kernels over that of x86 hosts.
         cluster: whose nodes and links are the usual ones of such devices, by name or file; None where nobody says.
 
@@ -159,6 +160,7 @@ class Device:
     sustained: float = 1.0
     step: StepConstants | None = None
     left_out: tuple[float, float] | None = None
+    fitted_to: tuple[str, ...] = ()
     cluster: str | None = None
     host: float = 1.0
 

@@ -265,7 +265,7 @@ DEFAULT_DEVICE = "v100"
 """What clusters that do not say are taken to be made of."""
 DEVICE_KEYS = (
     "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector and bandwidth, "
-    "and may have name, winograd, multiprocessors, sustained, step, left_out, cluster and host"
+    "and may have name, winograd, multiprocessors, sustained, step, left_out, fitted_to, cluster and host"
 )
 
 
@@ -305,6 +305,7 @@ class DeviceDocument(Document):
     sustained: float = 1.0
     step: StepConstantsDocument | None = None
     left_out: tuple[float, float] | None = None
+    fitted_to: tuple[Text, ...] = ()
     cluster: Text | None = None
     host: float = 1.0
     name: Text = ""
@@ -383,7 +384,7 @@ def write_device(path: str | os.PathLike[str], device: Device, comment: str = ""
 
     values = {field: getattr(device, field) for field in DeviceDocument.__struct_fields__ if field not in OLDER_KEYS}
     values |= {"matrix": dict(device.matrix), "step": None if device.step is None else asdict(device.step)}
-    values |= {"left_out": None if device.left_out is None else list(device.left_out)}
+    values |= {key: list(getattr(device, key) or ()) or None for key in ("left_out", "fitted_to")}
     values = {field: value for field, value in values.items() if value is not None}
     lines = "".join(f"# {line}\n" for line in comment.splitlines())
     write_text(path, lines + yaml.safe_dump(values, sort_keys=False))

@@ -22,7 +22,7 @@ from automap_models.core.strategy import Precision
 from automap_models.cost.runtime import CAST_GRADIENT_BYTES, Runtime, Selects
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_text
-from automap_models.formats.schema import Document, convert, find_yaml, load_yaml, shipped_names
+from automap_models.formats.schema import Document, Text, convert, find_yaml, load_yaml, shipped_names
 from automap_models.simulate.runtime_numbers import NUMBERS
 
 SequenceParallel = Literal["never", "with tp", "with selective recomputation"]
@@ -78,6 +78,7 @@ class RuntimeFile(Document, kw_only=True):
         left_out, mixtures_left_out: least and largest median error of a source, or of a part of the steps of a single
             one, of all steps or of those of mixtures, with numbers that are fitted to the others
             (benchmarks/results/runtimes.md); None where that is not known.
+        fitted_to: sources of the measured steps that its numbers are fitted to.
     """
 
     name: str
@@ -124,6 +125,7 @@ class RuntimeFile(Document, kw_only=True):
     graphed: float = 0.0
     left_out: tuple[float, float] | None = None
     mixtures_left_out: tuple[float, float] | None = None
+    fitted_to: tuple[Text, ...] = ()
 
     def runtime(self, precision: Precision, device: str, year: int = TODAY, *, flash: bool = True) -> Runtime:
         """What it makes of a strategy.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import msgspec
@@ -81,7 +82,7 @@ def solve(request: CalibrateRequest, watch: Watch) -> Calibrated:
     fitted_s = calibration.predicted_s(kind, best.values)
     return Calibrated(
         devices=tuple(device.name for device in devices),
-        device=_device(devices[0], best.values) if request.device else None,
+        device=_device(devices[0], best.values, kind.sources) if request.device else None,
         runtime=None if runtime is None else _runtime(runtime, best.values, steps, kind, rest_s),
         usual=usual,
         values={**usual, **best.values},
@@ -99,10 +100,10 @@ def solve(request: CalibrateRequest, watch: Watch) -> Calibrated:
     )
 
 
-def _device(device: Device, values: Values) -> Device:
-    """The device with the constants among the numbers."""
+def _device(device: Device, values: Values, sources: Sequence[str]) -> Device:
+    """The device with the constants among the numbers, which are fitted to steps of these sources."""
     constants = {name: value for name, value in values.items() if name in CONSTANTS}
-    return replace(device, step=replace(device.constants, **constants))
+    return replace(device, step=replace(device.constants, **constants), fitted_to=tuple(sources))
 
 
 def _runtime(
@@ -120,6 +121,7 @@ def _runtime(
     mixtures = {step.model.shape.experts is not None for step in steps}
     return msgspec.structs.replace(
         fitted,
+        fitted_to=tuple(kind.sources),
         left_out=ends if mixtures == {False} else None,
         mixtures_left_out=ends if mixtures == {True} else None,
     )

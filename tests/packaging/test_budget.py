@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (931, 8),
-    "core": (7_236, 34),
+    "core": (7_238, 34),
     "cost": (3_705, 19),
     "envs": (1_600, 12),
     "export": (1_989, 14),
-    "formats": (5_178, 20),
+    "formats": (5_181, 20),
     "hlo": (6_936, 36),
     "planners": (856, 6),
     "planners/online": (311, 3),
@@ -38,7 +38,7 @@ BUDGET = {
     "planners/staged": (3_530, 19),
     "planners/strategies": (2_957, 15),
     "plots": (1_258, 9),
-    "requests": (1_792, 11),
+    "requests": (1_794, 11),
     "rl": (1_074, 9),
     "run": (4_712, 24),
     "simulate": (1_767, 9),
@@ -48,10 +48,10 @@ BUDGET = {
     "infer": (4_890, 27),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (3_688, 22),
+    "benchmarks": (4_135, 24),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_117, "files": 375, "compiled": 80, "numbers": 237}
+TOTALS = {"lines": 69_124, "files": 375, "compiled": 80, "numbers": 237}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
