@@ -143,12 +143,12 @@ def left_out_rows(prices: Sequence[Price], paths: Sequence[Path]) -> Iterator[Ro
     """Errors of every source with numbers that are fitted to the other ones, of devices and of runtimes."""
     devices = {name: read_device(name) for name in known_devices()}
     cells = {price.step.name: (cell, price.step) for price in prices if (cell := cell_of(price))}
-    for numbers, predicted_s in (
+    for numbers, seconds_of in (
         ("device", left_out_s([price.step for price in prices if price.estimate], devices)),
         ("runtime", left_out_of_runtimes_s(paths)),
     ):
         ratios: dict[Cell, list[float]] = defaultdict(list)
-        for name, seconds in predicted_s.items():
+        for name, seconds in seconds_of.items():
             cell, step = cells[name]
             ratios[cell].append(seconds / (getattr(step, "step_s", None) or np.nan))
         for cell, of_cell in sorted(ratios.items()):

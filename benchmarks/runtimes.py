@@ -2,9 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/runtimes.py ROWS.json … [--left-out] [--nodes]
 
-ROWS.json are files of measured steps (docs/reference/files.md). Three groups of numbers of `conf/runtime/` are fitted to
-steps of the systems that run so: those of mixtures of experts under Megatron and Megatron-Bridge 26.06, and those of
-nanotron's eager program.
+ROWS.json are files of measured steps (docs/reference/files.md). Numbers of `conf/runtime/` are fitted to steps of the
+systems that run so: those of mixtures of experts under Megatron and Megatron-Bridge 26.06, those of nanotron's program.
 The fit is that of `automap calibrate`. The first table says what each source is off with the shipped numbers and with
 the fitted ones; with --left-out also with numbers fitted to the other sources of its group.
 

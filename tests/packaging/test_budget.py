@@ -48,7 +48,7 @@ BUDGET = {
     "infer": (4_890, 27),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (4_135, 24),
+    "benchmarks": (4_134, 24),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 69_124, "files": 375, "compiled": 80, "numbers": 237}
