@@ -96,6 +96,11 @@ class Kernels:
     def __len__(self) -> int:
         return int(self.passes.size)
 
+    @property
+    def of_activations(self) -> NDArray[np.bool_]:
+        """[n] whether a product has no parameters and none of their gradients: there is one for each sample."""
+        return np.asarray((self.size_marks[:, 0] & Mark.SAMPLES) > 0)
+
     @cached_property
     def casts(self) -> NDArray[np.bool_]:
         """[n] whether a kernel reads gradients of parameters that are whole and writes them in another type."""
@@ -136,6 +141,7 @@ class LayerWork:
         exchanged: bytes that tokens take to their experts, one way, of one forward pass; none without experts.
         context: bytes of keys and values, which the devices of context parallelism pass on.
         causal: whether its attention masks the half of the scores, which a flash kernel skips.
+        copies: of a token that experts take.
     """
 
     name: str
@@ -150,6 +156,7 @@ class LayerWork:
     exchanged: Amounts
     context: Amounts
     causal: bool = True
+    copies: float = 0.0
 
 
 class SharedWork(NamedTuple):

@@ -135,11 +135,9 @@ class Layer:
         kind = WorkKind.ROUTING if routing else WorkKind.MEMORY
         self._kernels.append((of_pass, kind, core, (), moved))
 
-    def product(
-        self, of_pass: WorkPass, sizes: Iterable[Size], result: Value, a: Value, b: Value, *, core: bool = False
-    ) -> None:
+    def product(self, of_pass: WorkPass, sizes: Iterable[Size], *moved: Value, core: bool = False) -> None:
         """A product of matrices; sizes are how many, rows, columns and depth."""
-        self._kernels.append((of_pass, WorkKind.PRODUCT, core, tuple(sizes), (result, a, b)))
+        self._kernels.append((of_pass, WorkKind.PRODUCT, core, tuple(sizes), moved))
 
     # --- operations
 
@@ -209,7 +207,8 @@ class Layer:
             width: of what is normed, if that is not a row of x.
             fused: whether the kernel that reads the result makes it, too.
         """
-        y, scale = self.like(x), self.weights(width or x.width, item_bytes=FLOAT32)
+        mark = FIXED if width else x.mark & Mark.TENSOR
+        y, scale = self.like(x), self.weights(width or x.width, mark, FLOAT32)
         self.memory(FORWARD, *((x,) if fused else (y, x, scale)))
         self.memory(WEIGHT, scale, y, x)
         if layer_norm:
@@ -279,6 +278,7 @@ class Layer:
             exchanged=_bytes_of(self.exchanged),
             context=_bytes_of(self.context),
             causal=causal,
+            copies=sum(value.shape[0] * value.shape[1] for value in self.exchanged) / self.tokens,
         )
 
     def _add_gradients(self) -> None:

@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (931, 8),
-    "core": (7_223, 34),
-    "cost": (3_682, 19),
+    "core": (7_343, 35),
+    "cost": (3_670, 19),
     "envs": (1_600, 12),
     "export": (1_992, 14),
-    "formats": (5_099, 20),
+    "formats": (5_151, 21),
     "hlo": (6_936, 36),
     "planners": (856, 6),
     "planners/online": (311, 3),
@@ -43,7 +43,7 @@ BUDGET = {
     "run": (4_712, 24),
     "simulate": (1_589, 8),
     "torch_export": (3_102, 14),
-    "workloads": (4_248, 23),
+    "workloads": (4_437, 25),
     "zoo": (1, 1),
     "infer": (4_810, 27),
     "train": (1_807, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (3_700, 22),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 68_648, "files": 374, "compiled": 80, "numbers": 232}
+TOTALS = {"lines": 68_997, "files": 378, "compiled": 80, "numbers": 232}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
