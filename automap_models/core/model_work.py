@@ -98,6 +98,11 @@ class Kernels:
     def __len__(self) -> int:
         return int(self.passes.size)
 
+    @property
+    def of_activations(self) -> NDArray[np.bool_]:
+        """[n] whether a product has no parameters and none of their gradients: there is one for each sample."""
+        return np.asarray((self.size_marks[:, 0] & Mark.SAMPLES) > 0)
+
     @cached_property
     def read_again(self) -> NDArray[np.bool_]:
         """[n] whether a kernel moves what is not moved where products of one value are one product."""
@@ -143,6 +148,7 @@ class LayerWork:
         exchanged: bytes that tokens take to their experts, one way, of one forward pass; none without experts.
         context: bytes of keys and values, which the devices of context parallelism pass on.
         causal: whether its attention masks the half of the scores, which a flash kernel skips.
+        copies: of a token that experts take.
     """
 
     name: str
@@ -157,6 +163,7 @@ class LayerWork:
     exchanged: Amounts
     context: Amounts
     causal: bool = True
+    copies: float = 0.0
 
 
 class SharedWork(NamedTuple):

@@ -15,8 +15,8 @@ the peak, and takes 2.5 times the forward arithmetic in the backward pass, two o
 
 In fp8, products of blocks run at the peak of `float8`. Activations and weights are cast in the forward pass, gradients
 of results in the backward pass, at the speed of the memory; products of gradients of weights find both operands cast.
-Tokens that tensor parallelism gathers are cast before. Attention cores and what comes before and after the blocks run
-in bfloat16.
+Tokens that tensor parallelism gathers are cast before. Products of activations with each other, as in attention cores
+and recurrences, and what comes before and after the blocks run in bfloat16.
 """
 
 from __future__ import annotations
@@ -175,11 +175,12 @@ class StepClock:
 
     def _exchange_s(self, exchanged: FloatArray, work: LayerWork) -> FloatArray:
         """[B] of tokens to their experts, or back."""
-        group, handed_on = self.groups.experts, work.boundary.values.sum()
-        if not self.runtime.once_a_node or not handed_on:  # what comes after the blocks hands nothing on
+        group = self.groups.experts
+        if (
+            not self.runtime.once_a_node or not work.boundary.values.size
+        ):  # what comes after the blocks hands nothing on
             return _collective_s(group.all_to_all_s, exchanged)
-        copies = work.exchanged.values.sum() / handed_on  # of a token, which is as wide as what a block hands on
-        return _collective_s(lambda sent_bytes: group.dispatch_s(sent_bytes, copies), exchanged)
+        return _collective_s(lambda sent_bytes: group.dispatch_s(sent_bytes, work.copies), exchanged)
 
     def _launched(
         self, passes: FloatArray, work: LayerWork, sums: tuple[FloatArray, FloatArray], exchanges_s: FloatArray
@@ -214,7 +215,7 @@ class StepClock:
         sizes = self.shares.sizes_of(kernels)[:, is_product]
         flop = np.zeros(times_s.shape)
         flop[:, is_product] = 2.0 * sizes.prod(axis=2)
-        computed_s = flop[:, is_product] / self._rates(sizes, core[is_product], block)
+        computed_s = flop[:, is_product] / self._rates(sizes, kernels.of_activations[is_product], block)
         times_s[:, is_product] = np.maximum(times_s[:, is_product], computed_s)
         times_s += self.constants.launch_s * self._launches(kernels)
         times_s[:, kernels.casts] *= self.runtime.gradient_moved_bytes / CAST_GRADIENT_BYTES
@@ -240,18 +241,18 @@ class StepClock:
         """[n] which kernels are launched, and not part of another one."""
         return np.asarray(~kernels.read_again if self.runtime.joins else np.ones(len(kernels), dtype=np.bool_))
 
-    def _rates(self, sizes: FloatArray, core: BoolArray, block: bool) -> FloatArray:
+    def _rates(self, sizes: FloatArray, of_activations: BoolArray, block: bool) -> FloatArray:
         """[B, n] FLOP/s of products; `sizes`, [B, n, 4], are how many, rows, columns and depth."""
         rates = self.peak * self.constants.product_efficiencies(sizes, self.multiprocessors)
         if not block or self.strategy.precision == "fp32":
             return rates
         if self.narrow:
-            rates = np.where(core, rates, rates * (self.product_peak / self.peak))
+            rates = np.where(of_activations, rates, rates * (self.product_peak / self.peak))
         return rates * alignment_shares(sizes[..., 1:])
 
     def _casts_s(self, kernels: Kernels) -> FloatArray:
         """[B, n] seconds of casting to 8 bits what products are the first to read."""
-        chosen = (kernels.kinds == WorkKind.PRODUCT) & ~kernels.core & (kernels.passes != WorkPass.WEIGHT)
+        chosen = (kernels.kinds == WorkKind.PRODUCT) & ~kernels.of_activations & (kernels.passes != WorkPass.WEIGHT)
         marks, forward = kernels.size_marks, kernels.passes == WorkPass.FORWARD
         count, rows, columns, depth = np.moveaxis(self.shares.sizes_of(kernels), -1, 0)
         elements = np.zeros(count.shape)

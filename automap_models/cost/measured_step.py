@@ -7,29 +7,12 @@ from typing import Literal
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.strategy import Precision, Strategy, TransformerShape
+from automap_models.core.sublayer_sizes import Latent, Mixture, Recurrence
 from automap_models.cost.runtime import Runtime
 
 Family = Literal["gpt", "llama", "bert"]
 """Which of the built-in transformers a model is: a decoder with learned positions and layer norms, one with rotary
 positions and a gated perceptron, or an encoder."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LatentWidths:
-    """Of attention through latents (arXiv 2405.04434, section 2.1).
-
-    Attributes:
-        query_rank: of the latent of the queries; None: they are made of the hidden states.
-        rank: of the latent of keys and values.
-        plain, rotary: numbers of a head of queries and keys without a position, and with one.
-        value: numbers of a head of values.
-    """
-
-    query_rank: int | None
-    rank: int
-    plain: int
-    rotary: int
-    value: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +25,16 @@ class MeasuredModel:
         tied: whether the word embedding is also the output matrix.
         dropout: whether activations are dropped at random, as the models of 2019 to 2022 do.
         head_width: of attention; None: the heads together are as wide as the hidden states.
-        experts_per_token: of a mixture; None where there is none.
-        shared_width: of a perceptron beside the experts that takes every token; 0 where there is none.
+        gated: whether perceptrons of a Llama have a third matrix; without it their activation is the square of ReLU.
+        mixture: of experts; None where there is none.
         dense_layers: with a mixture, how many blocks before those that have it.
         dense_width: of their perceptron; None where there are none.
-        latent: widths of attention through latents; None: plain attention.
+        latent: sizes of attention through latents; None: plain attention.
         predicting_layers: blocks after the others that predict later tokens, each with the output matrix once more.
         window: tokens that windowed attention reads.
         windowed_layers: how many blocks have it.
+        recurrence: in place of attention in some blocks.
+        blocks: sublayers of each block, see workloads.sizes; None: attention and a perceptron, or experts.
     """
 
     family: Family
@@ -57,14 +42,16 @@ class MeasuredModel:
     tied: bool
     dropout: bool
     head_width: int | None = None
-    experts_per_token: int | None = None
-    shared_width: int = 0
+    gated: bool = True
+    mixture: Mixture | None = None
     dense_layers: int = 0
     dense_width: int | None = None
-    latent: LatentWidths | None = None
+    latent: Latent | None = None
     predicting_layers: int = 0
     window: int | None = None
     windowed_layers: int = 0
+    recurrence: Recurrence | None = None
+    blocks: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

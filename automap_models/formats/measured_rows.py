@@ -23,20 +23,30 @@ from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy, TransformerShape
-from automap_models.cost.measured_step import Family, LatentWidths, MeasuredModel, MeasuredStep, SkippedStep
+from automap_models.core.sublayer_sizes import GatedDelta, Latent, Mamba, Mixture, Rotary
+from automap_models.cost.measured_step import Family, MeasuredModel, MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_cluster, read_device
+from automap_models.formats.measured_documents import (
+    GIB,
+    HybridDocument,
+    LatentDocument,
+    MixtureDocument,
+    ModelDocument,
+    RowDocument,
+    RowsDocument,
+    SourceDocument,
+)
 from automap_models.formats.runtime_yaml import WITHOUT_FLASH, RuntimeFile, runtime_named, split_layers, year_named
-from automap_models.formats.schema import Count, Foreign, Index, Positive, Text, read_json
+from automap_models.formats.schema import read_json
 
 T = TypeVar("T")
 
-GIB = 1 << 30
 ROWS_DO = "give a file of measured steps, as docs/reference/files.md describes it"
 OF_RUNS = (
     "the record of a run: beside run.step_s it lacks model, gpus, gpu_type, tp, pp, dp, micro_batch, global_batch and "
@@ -75,13 +85,12 @@ HARDWARE = (
 """Pattern of a row's `gpu_type` → the shipped device, and the shipped cluster whose links and memory it has, where that
 is not the device's usual one; the first that matches counts, and an empty device is none."""
 NOT_PRICED = {
-    "hybrid": "layers other than attention and perceptrons",
     "attention_note": "attention but plain, windowed or through latents",
-    "moe.latent": "experts that work on narrower tokens",
-    "moe.gated": "experts of two matrices",
     "moe.every": "experts in some of its layers only",
 }
 """Field of a row's model → what it says that would be priced as another model."""
+DELTAS = {"qwen3-next": GatedDelta(heads=32, key_heads=16, key_width=128, value_width=128)}
+"""A row's `family` → the gated delta networks of three in four of its blocks, by its published config.json."""
 _GBIT_PER_S = "(?:gb/s|gbps|gbit/s)"
 PRECISIONS: tuple[tuple[str, Precision], ...] = (
     ("fp4|float4", "nvfp4"),
@@ -108,151 +117,6 @@ _ASYNC = re.compile(r"\basync ?tp\b", re.IGNORECASE)
 _DAY = re.compile(r"(?:(?<![\d-])\d{4}-|(?<=, ))(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?![\d-])")
 """2022-02-25; 02-25 after a comma."""
 _read_once = lru_cache(read_cluster)
-
-
-class MixtureDocument(Foreign):
-    """The mixture of experts of a row's model."""
-
-    expert_ffn: Count
-    gated: bool = True
-    dense_layers: Index = 0
-    dense_ffn: Count | None = None
-    shared_ffn: Index | None = None
-    latent: Count | None = None
-    every: Count = 1
-
-
-class LatentDocument(Foreign):
-    """The latents of a row's attention."""
-
-    q_lora_rank: Count | None = None
-    kv_lora_rank: Count | None = None
-    qk_nope: Count | None = None
-    qk_rope: Count | None = None
-    v: Count | None = None
-
-
-class WindowDocument(Foreign):
-    """Tokens that windowed attention reads, and the blocks that have it."""
-
-    tokens: Count
-    layers: Index
-
-
-class ModelDocument(Foreign):
-    """A row's model."""
-
-    name: Text
-    arch: Text
-    layers: Count | None
-    hidden: Count | None
-    seq: Count | None
-    vocab: Count | None
-    ffn: Count | None = None
-    heads: Count | None = None
-    kv_heads: Count | None = None
-    experts: Index | None = None
-    topk: Index | None = None
-    head_dim: Count | None = None
-    moe: MixtureDocument | bool | None = None
-    mla: LatentDocument | None = None
-    mtp_layers: Index | None = None
-    window: WindowDocument | None = None
-    hybrid: dict[str, object] | None = None
-    attention_note: str | None = None
-
-
-class MeasuredDocument(Foreign):
-    """What was published of a step, in one unit or another."""
-
-    iteration_s: Positive | None = None
-    tokens_per_s_per_gpu: Positive | None = None
-    samples_per_s: Positive | None = None
-    tflops_per_gpu: Positive | None = None
-    flop_formula: str | None = None
-    memory_max_allocated_bytes: Positive | None = None
-    memory_gib: Positive | None = None
-    memory_gb: Positive | None = None
-    memory_params_optimizer_gib: Positive | None = None
-    memory_activations_gib: Positive | None = None
-    oom: bool = False
-    failed: bool = False
-
-    @property
-    def only_tensors(self) -> bool:
-        """Whether the memory is that of the tensors which PyTorch's allocator counts, or of their kinds."""
-        return self.memory_max_allocated_bytes is not None or (self.memory_gib is None and self.memory_gb is None)
-
-    @property
-    def memory_bytes(self) -> float | None:
-        """Of the fullest device; GB are 10⁹ bytes, GiB 2³⁰."""
-        kinds = (self.memory_params_optimizer_gib, self.memory_activations_gib)
-        of_kinds = None if None in kinds else math.fsum(kinds)  # type: ignore[arg-type]  # neither is None
-        units = ((self.memory_max_allocated_bytes, 1), (self.memory_gib, GIB), (self.memory_gb, 1e9), (of_kinds, GIB))
-        return next((amount * unit for amount, unit in units if amount is not None), None)
-
-
-class DerivedDocument(Foreign):
-    """What whoever collected the rows worked out."""
-
-    iteration_s: Positive | None = None
-
-
-class RowDocument(Foreign):
-    """A row; names as in Megatron and DeepSpeed."""
-
-    id: Text
-    source: Text
-    system: Text
-    model: ModelDocument
-    gpus: Count
-    gpu_type: Text
-    tp: Count | None
-    pp: Count | None
-    global_batch: Count | None
-    precision: Text | None
-    measured: MeasuredDocument
-    gpus_per_node: Count | None = None
-    dp: Count | None = None
-    vp: Count | None = None
-    cp: Count | None = None
-    ep: Count | None = None
-    micro_batch: Count | None = None
-    schedule: str | None = None
-    recompute: str | None = None
-    zero: Index | None = None
-    derived: DerivedDocument | None = None
-    note: str | None = None
-    flags: list[str] | None = None
-    sequence_parallel: bool | None = None
-    layers_per_stage: list[Index] | None = None
-    moe_dispatcher: str | None = None
-    ep_overlap: bool | None = None
-    cuda_graph: str | None = None
-    recipe: str | None = None
-    ladder: str | None = None
-    recompute_modules: list[str] | None = None
-    topo: Text | None = None
-
-
-class SourceDocument(Foreign):
-    """What a file says of a source."""
-
-    what: str | None = None
-    note: str | None = None
-
-    @property
-    def words(self) -> str:
-        """All of it."""
-        return f"{self.what or ''}; {self.note or ''}"
-
-
-class RowsDocument(Foreign):
-    """A file of rows."""
-
-    rows: list[RowDocument] | UnsetType = UNSET
-    kind: object = None
-    sources: dict[str, SourceDocument] | None = None
 
 
 def read_measured_steps(
@@ -391,14 +255,8 @@ def _model(row: RowDocument, ran: RuntimeFile) -> MeasuredModel:
     model, shape = row.model, _shape(row, ran)
     family = _one_of(FAMILIES, model.arch.lower(), "arch")
     moe = model.moe if isinstance(model.moe, MixtureDocument) else MixtureDocument(shape.ffn)
-    window = model.window
-    for key, value in (
-        ("hybrid", model.hybrid),
-        ("attention_note", model.attention_note),
-        ("moe.latent", moe.latent),
-        ("moe.gated", not moe.gated),
-        ("moe.every", moe.every > 1),
-    ):
+    window, delta = model.window, DELTAS.get(model.family or "")
+    for key, value in (("attention_note", model.attention_note and not delta), ("moe.every", moe.every > 1)):
         if value:
             raise BadInput(f"has no price: no model here has {NOT_PRICED[key]}", where=f"`model.{key}`")
     return MeasuredModel(
@@ -407,24 +265,50 @@ def _model(row: RowDocument, ran: RuntimeFile) -> MeasuredModel:
         tied=(family != "llama" and not ran.untied) or any("embedding is tied" in flag for flag in row.flags or ()),
         dropout=family != "llama" and ran.dropout,
         head_width=model.head_dim,
-        experts_per_token=model.topk if shape.experts else None,
-        shared_width=moe.shared_ffn or 0,
+        gated=moe.gated,
+        mixture=_mixture(model, moe, shared_gate=delta is not None),
         dense_layers=moe.dense_layers,
         dense_width=moe.dense_ffn,
         latent=_latent(model.mla) if model.mla else None,
         predicting_layers=model.mtp_layers or 0,
         window=window.tokens if window else None,
         windowed_layers=window.layers if window else 0,
+        recurrence=_mamba(model.hybrid) if model.hybrid else delta,
+        blocks=_blocks(model, delta),
     )
 
 
-def _latent(widths: LatentDocument) -> LatentWidths:
-    return LatentWidths(
+def _mixture(model: ModelDocument, moe: MixtureDocument, *, shared_gate: bool) -> Mixture | None:
+    if not model.experts:
+        return None
+    per_token, width = _stated(model.topk or None, "topk"), _stated(model.ffn, "ffn")
+    shared = moe.shared_ffn or 0
+    return Mixture(model.experts, per_token, width, shared, latent=moe.latent, shared_gate=shared_gate)
+
+
+def _mamba(hybrid: HybridDocument) -> Mamba:
+    sizes = _stated(hybrid.mamba, "model.hybrid.mamba")
+    return Mamba(heads=sizes.heads, head_width=sizes.head_dim, groups=sizes.groups, state=sizes.state)
+
+
+def _blocks(model: ModelDocument, delta: GatedDelta | None) -> tuple[str, ...] | None:
+    """Sublayers of each block, see workloads.sizes; None where all blocks have attention."""
+    layers = _stated(model.layers, "layers")
+    if model.hybrid is None:
+        return tuple("*E" if i % 4 == 3 else "ME" for i in range(layers)) if delta else None
+    pattern = model.hybrid.pattern
+    if len(pattern) != layers or set(pattern) - set("M*-E"):
+        raise BadInput(f"is not {layers} of the letters M, *, - and E", where="`model.hybrid.pattern`")
+    return tuple(pattern)
+
+
+def _latent(widths: LatentDocument) -> Latent:
+    return Latent(
         query_rank=widths.q_lora_rank,
         rank=_stated(widths.kv_lora_rank, "model.mla.kv_lora_rank"),
-        plain=_stated(widths.qk_nope, "model.mla.qk_nope"),
-        rotary=_stated(widths.qk_rope, "model.mla.qk_rope"),
-        value=_stated(widths.v, "model.mla.v"),
+        plain_width=_stated(widths.qk_nope, "model.mla.qk_nope"),
+        rotary=Rotary(_stated(widths.qk_rope, "model.mla.qk_rope")),
+        value_width=_stated(widths.v, "model.mla.v"),
     )
 
 
@@ -433,9 +317,6 @@ def _shape(row: RowDocument, ran: RuntimeFile) -> TransformerShape:
     hidden, vocabulary = _stated(model.hidden, "hidden"), _stated(model.vocab, "vocab")
     heads = model.heads or _usual_heads(hidden, row.tp or 1)
     llama = FAMILIES.get(model.arch.lower()) == "llama"
-    if model.experts:
-        _stated(model.topk or None, "topk")
-        _stated(model.ffn, "ffn")
     return TransformerShape(
         name=model.name,
         layers=_stated(model.layers, "layers"),

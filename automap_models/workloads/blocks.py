@@ -10,13 +10,15 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from automap_models.core.sublayer_sizes import Latent, Rotary
 from automap_models.hlo.locations import ATTENTION_CORE
-from automap_models.workloads.sizes import Activation, Latent, QueryNorm, Rotary
+from automap_models.workloads.sizes import Activation, QueryNorm
 
 ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
     "gelu": partial(nn.gelu, approximate=False),
     "gelu_tanh": nn.gelu,
     "relu": nn.relu,
+    "relu2": lambda x: jnp.square(nn.relu(x)),
     "silu": nn.silu,
 }
 

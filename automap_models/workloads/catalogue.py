@@ -19,8 +19,8 @@ HAVE_DROPOUT = ("bert", "bloom", "gpt2")
 """Families whose models can have dropout here."""
 _MODEL_TYPES = """
 bert bloom cwm deepseek_v2 deepseek_v3 dots1 ernie4_5 ernie4_5_moe exaone4 gemma gemma2 gemma3_text glm glm4 glm4_moe
-gpt2 gpt_neox granite granitemoe helium hunyuan_v1_dense llama minimax_m2 ministral mistral mixtral mt5 olmo2 olmo3
-olmoe phi3 qwen2 qwen3 qwen3_moe seed_oss smollm3 stablelm starcoder2 t5
+gpt2 gpt_neox granite granitemoe helium hunyuan_v1_dense llama minimax_m2 ministral mistral mixtral mt5 nemotron_h olmo2
+olmo3 olmoe phi3 qwen2 qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2 t5
 """
 MODEL_TYPES = tuple(_MODEL_TYPES.split())
 """The values of model_type that are read of a config.json; families.yaml has their fields."""

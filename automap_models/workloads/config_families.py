@@ -1,6 +1,6 @@
 """The families of Hugging Face's config.json, by their description in families.yaml.
 
-    file ── keys of its family ──→ sizes in our words ── groups: rotary, latent, mixture ──→ a record of workloads.sizes
+    file ── keys of its family ──→ sizes in our words ── groups: rotary, latent, … ──→ a record of workloads.sizes
 
 What a file holds is checked against a schema made of the description: every size has one type, whatever its key.
 Sliding windows of attention are not modelled, and noted: every layer attends to all positions before.
@@ -16,6 +16,7 @@ import msgspec
 import yaml
 from msgspec import NODEFAULT, Meta, field
 
+from automap_models.core.sublayer_sizes import GatedDelta, Latent, Mamba, Mixture, Recurrence, Rotary
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Document, Foreign, Positive, Share, decode_json, read_yaml, wrong
 from automap_models.workloads.catalogue import FACTORY, Dtype
@@ -23,9 +24,6 @@ from automap_models.workloads.sizes import (
     Activation,
     BertConfig,
     DecoderConfig,
-    Latent,
-    Mixture,
-    Rotary,
     T5Config,
     Transformer,
 )
@@ -41,6 +39,12 @@ Dropout = Annotated[float, Meta(ge=0, lt=1)]
 Count = Annotated[int, Meta(ge=0, le=1000)]
 
 
+Pattern = (
+    Annotated[str, Meta(min_length=1, max_length=1000)] | Annotated[list[str], Meta(min_length=1, max_length=1000)]
+)
+"""Blocks' sublayers, or what is in place of attention: a letter or a word of `_LETTERS` for each block."""
+
+
 class Rope(Foreign):
     """Rotary positions, as files of transformers 5 have them."""
 
@@ -50,19 +54,21 @@ class Rope(Foreign):
 
 _KINDS: dict[Any, str] = {
     Size: "vocabulary width feed_forward head_width context types rank query_rank plain_width rope_width value_width "
-    "expert_width max_distance",
-    Heads: "heads kv_heads experts",
-    Layers: "layers decoder_layers",
+    "expert_width max_distance latent state state_head_width key_width kernel chunk",
+    Heads: "heads kv_heads experts state_heads key_heads value_heads groups",
+    Layers: "layers decoder_layers interval",
     Few: "per_token",
     Count: "dense_layers shared_experts",
+    Annotated[int, Meta(ge=0, le=1 << 24)]: "shared_width",
     Annotated[int, Meta(ge=4, le=1 << 16)]: "buckets",
     Epsilon: "epsilon",
     Dropout: "attention_dropout residual_dropout embedding_dropout",
     Positive: "rope_base scale score_width score_cap logit_cap",
     Share: "rope_share",
-    bool: "tied scaled parallel attention_bias output_bias feed_forward_bias normalised normed_heads",
+    bool: "tied scaled parallel attention_bias output_bias feed_forward_bias normalised normed_heads convolution_bias",
     str: "activation",
     list[int]: "dense_list",
+    Pattern: "pattern",
     Rope: "rope",
 }
 TYPES = {size: kind for kind, sizes in _KINDS.items() for size in sizes.split()}
@@ -73,10 +79,13 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu2",
     "silu": "silu",
     "swish": "silu",
 }
 """Hugging Face's word for an activation → ours."""
+_LETTERS = {"attention": "*", "full_attention": "*", "mamba": "M", "linear_attention": "M", "mlp": "-", "moe": "E"}
+"""Hugging Face's word for a sublayer → its letter in `DecoderConfig.blocks`."""
 
 
 class Family(Document):
@@ -256,12 +265,14 @@ class _Sizes(dict[str, Any]):
         """The sizes of a decoder that was made for so many tokens, whether or not it learned a position of each."""
         if self.get("kv_heads") is not None:
             self.require_divides("kv_heads", "heads")
-        width, layers = self["width"], self["layers"]
+        width = self["width"]
         if self.pop("normed_heads", False):
             self["query_norm"] = "head"
         rotary = self._rotary()
         latent = None if rotary is None else self._latent(rotary)
         score_width = self.pop("score_width", None)
+        recurrence, mixture, dense_layers = self._recurrence(), self._mixture(), self._dense_layers()
+        blocks = self._blocks(dense_layers if mixture else 1000)
         return DecoderConfig(
             positions=context if learned else None,
             classes=self.classes,
@@ -269,10 +280,42 @@ class _Sizes(dict[str, Any]):
             score_scale=None if score_width is None else score_width**-0.5,
             latent=latent,
             rotary=None if latent is not None else rotary,
-            dense_layers=min(self._dense_layers(), layers),
-            mixture=self._mixture(),
+            dense_layers=min(dense_layers, self["layers"]),
+            mixture=mixture if blocks is None or "E" in "".join(blocks) else None,
+            recurrence=recurrence,
+            blocks=blocks,
             **self,
         )
+
+    def _recurrence(self) -> Recurrence | None:
+        """What some blocks have in place of attention."""
+        if "state" in self:
+            self.require_divides("groups", "state_heads")
+            sizes = {size: self.pop(size) for size in ("state", "groups", "kernel", "chunk", "convolution_bias")}
+            return Mamba(heads=self.pop("state_heads"), head_width=self.pop("state_head_width"), **sizes)
+        if "value_heads" in self:
+            self.require_divides("key_heads", "value_heads")
+            sizes = {size: self.pop(size) for size in ("key_heads", "key_width", "value_width", "kernel")}
+            return GatedDelta(heads=self.pop("value_heads"), **sizes)
+        return None
+
+    def _blocks(self, dense_layers: int) -> tuple[str, ...] | None:
+        """Sublayers of each block; those before `dense_layers` have no mixture. None where all have attention."""
+        if "pattern" not in self:
+            return None
+        path, pattern, interval = f"$.{self.key('pattern')}", self.pop("pattern"), self.pop("interval", None)
+        if pattern is None:
+            pattern = "".join("M" if (i + 1) % interval else "*" for i in range(self["layers"]))
+        letters = [_LETTERS.get(word, word) for word in pattern]
+        if unread := sorted(set(letters) - set(_LETTERS.values())):
+            raise unsupported(self.where, path, unread[0], f"one of {', '.join([*_LETTERS, *'*M-E'])}")
+        if self.pop("apart", False):
+            self["layers"] = len(letters)
+            return tuple(letters)
+        if len(letters) != self["layers"]:
+            what = f"{path} has {len(letters)} layers, $.{self.key('layers')} says {self['layers']}"
+            raise BadInput(what, where=self.where, do="check both")
+        return tuple(letter + ("-" if i < dense_layers else "E") for i, letter in enumerate(letters))
 
     def _latent(self, rotary: Rotary) -> Latent | None:
         """Attention through latents."""
@@ -312,8 +355,9 @@ class _Sizes(dict[str, Any]):
             what = f"$.{self.key('per_token')} is {per_token}, more than $.{self.key('experts')}, {experts}"
             raise BadInput(what, where=self.where, do="check both numbers")
         width = self.pop("expert_width", None) or self["feed_forward"]
-        shared = width * (self.pop("shared_experts", None) or 0)
-        options = {option: self.pop(option) for option in ("scores", "normalised", "scale") if option in self}
+        shared = self.pop("shared_width", None) or width * (self.pop("shared_experts", None) or 0)
+        names = ("scores", "normalised", "scale", "latent", "shared_gate")
+        options = {name: self.pop(name) for name in names if name in self}
         return Mixture(experts, per_token, width, shared, **options)
 
 

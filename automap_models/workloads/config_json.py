@@ -48,7 +48,9 @@ no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_seque
 forced_eos_token_id remove_invalid_values suppress_tokens begin_suppress_tokens exponential_decay_length_penalty
 use_bfloat16 attention_multiplier embedding_multiplier logits_scaling residual_multiplier no_rope_layers
 no_rope_layer_interval eod_token_id moe_norm_min moe_layer_end_index tf_legacy_loss _attn_implementation
-attn_implementation tie_word_embeddings torch_dtype dtype
+attn_implementation tie_word_embeddings torch_dtype dtype time_step_min time_step_max time_step_limit time_step_floor
+time_step_rank rescale_prenorm_residual use_mamba_kernels expand mamba_hidden_act mamba_ssm_cache_dtype mamba_ssm_dtype
+moe_shared_expert_overlap mtp_layers_block_type mtp_hybrid_override_pattern output_gate_type attn_output_gate
 """
 NEUTRAL = frozenset(_NEUTRAL.split())
 """Keys that change neither shapes nor costs of a training step, or are of no use where the family does not read them.

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from automap_models.core.sublayer_sizes import Mixture
 from automap_models.workloads.blocks import (
     Attention,
     FeedForward,
@@ -31,7 +32,7 @@ from automap_models.workloads.blocks import (
     norm,
 )
 from automap_models.workloads.mixture import RoutedFeedForward
-from automap_models.workloads.sizes import DecoderConfig, Mixture, Norms
+from automap_models.workloads.sizes import DecoderConfig, Norms
 
 
 class Decoder(nn.Module):

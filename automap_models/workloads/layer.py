@@ -229,7 +229,8 @@ class Layer:
             width: of what is normed, if that is not a row of x.
             fused: whether the kernel that reads the result makes it, too.
         """
-        y, scale = self.like(x), self.weights(width or x.width, item_bytes=FLOAT32)
+        mark = FIXED if width else x.mark & Mark.TENSOR
+        y, scale = self.like(x), self.weights(width or x.width, mark, FLOAT32)
         self.memory(FORWARD, *((x,) if fused else (y, x, scale)))
         self.memory(WEIGHT, scale, y, x)
         if layer_norm:
@@ -299,6 +300,7 @@ class Layer:
             exchanged=_bytes_of(self.exchanged),
             context=_bytes_of(self.context),
             causal=causal,
+            copies=sum(value.shape[0] * value.shape[1] for value in self.exchanged) / self.tokens,
         )
 
     def _add_gradients(self) -> None:

@@ -11,11 +11,12 @@ from automap_models.core.microbatch import required_size
 from automap_models.core.model_work import ModelWork
 from automap_models.core.profile import LARGEST_S, Profile
 from automap_models.core.strategy import Precision
+from automap_models.core.sublayer_sizes import GatedDelta, Mamba, Rotary
 from automap_models.cost.measured_step import DescribedModel, MeasuredModel, MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
 from automap_models.workloads.config_json import decode_config
 from automap_models.workloads.registry import configured, sized
-from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, Latent, Mixture, Rotary
+from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig
 from automap_models.workloads.transformer import model_work
 
 
@@ -35,28 +36,28 @@ def architecture_of(model: MeasuredModel) -> Architecture:
         sizes["positions"] = shape.sequence
     if model.family == "bert":
         return BertConfig(**sizes)
-    if shape.experts and model.experts_per_token:
-        sizes["mixture"] = Mixture(shape.experts, model.experts_per_token, shape.ffn, model.shared_width)
-        sizes |= {"dense_layers": model.dense_layers, "feed_forward": model.dense_width}
+    if model.mixture:
+        sizes |= {"mixture": model.mixture, "dense_layers": model.dense_layers, "feed_forward": model.dense_width}
     return DecoderConfig(**sizes, kv_heads=shape.kv_heads, tied=model.tied)
 
 
 def _llama(model: MeasuredModel) -> dict[str, Any]:
     shape, latent = model.shape, model.latent
-    width = latent.rotary if latent else model.head_width or shape.hidden // shape.heads
+    width = latent.rotary.width if latent else model.head_width or shape.hidden // shape.heads
     if width % 2:
         raise BadInput(f"a head of {width} numbers has no pairs for rotary positions", where=f"model {shape.name}")
     return {
         "positions": None,
         **dict.fromkeys(("attention_bias", "output_bias", "feed_forward_bias"), False),
-        "activation": "silu",
-        **dict.fromkeys(("gated", "root_mean_square"), True),
-        "rotary": Rotary(width, 500_000.0),  # the base changes no cost
+        **{"activation": "silu" if model.gated else "relu2", "gated": model.gated, "root_mean_square": True},
+        "rotary": None if isinstance(model.recurrence, Mamba) else Rotary(width, 500_000.0),  # the base changes no cost
         "head_width": model.head_width,
-        "latent": latent and Latent(latent.query_rank, latent.rank, latent.plain, Rotary(width), latent.value),
+        "latent": latent,
         "window": model.window,
         "windowed_layers": model.windowed_layers,
         "predicting_layers": model.predicting_layers,
+        **{"recurrence": model.recurrence, "blocks": model.blocks},
+        "gated_attention": isinstance(model.recurrence, GatedDelta),
     }
 
 

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from automap_models.core.sublayer_sizes import Mixture
 from automap_models.workloads.blocks import ACTIVATIONS, FeedForward
-from automap_models.workloads.sizes import Activation, Mixture, capacity
+from automap_models.workloads.sizes import Activation, capacity
 
 
 class SwitchFeedForward(nn.Module):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from automap_models.core.strategy import TransformerShape
+from automap_models.core.sublayer_sizes import Latent, Mixture, Recurrence, Rotary
 from automap_models.errors import BadInput
 from automap_models.hlo.block_labels import BlockStack
 
@@ -15,42 +16,11 @@ if TYPE_CHECKING:
     import jax.numpy as jnp
     from flax import linen as nn
 
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"]
+"""Of feed-forward layers; relu2 is the square of ReLU (arXiv 2109.08668)."""
 Norms = Literal["before", "after", "around"]
 QueryNorm = Literal["head", "heads"]
 """Root-mean-square norms of queries and keys: of each head's numbers, or of those of all heads together."""
-
-
-@dataclass(frozen=True)
-class Rotary:
-    """Rotary positions (arXiv 2104.09864).
-
-    Attributes:
-        width: numbers of a head that are turned, an even number; the others stay.
-        base: of the frequencies.
-    """
-
-    width: int
-    base: float = 10000.0
-
-
-@dataclass(frozen=True)
-class Latent:
-    """Attention whose queries, keys and values are made of narrow latents (arXiv 2405.04434, section 2.1).
-
-    Attributes:
-        query_rank: width of the latent of the queries; None: they are made of the hidden states.
-        rank: width of the latent of keys and values.
-        plain_width: numbers of a head of queries and keys without a position.
-        rotary: those with one; the keys' are the same for all heads.
-        value_width: numbers of a head of values.
-    """
-
-    query_rank: int | None
-    rank: int
-    plain_width: int
-    rotary: Rotary
-    value_width: int
 
 
 class JaxArchitecture(Protocol):
@@ -65,29 +35,6 @@ class JaxArchitecture(Protocol):
         `labels` are class numbers, below 0 where nothing is to be predicted; `key`, of models with dropout, is a random
         key.
         """
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """Sizes of a mixture of experts.
-
-    Attributes:
-        experts: that tokens are routed to.
-        per_token: how many of them take a token.
-        width: of an expert's feed-forward layer.
-        shared_width: of a feed-forward layer that takes every token; 0: none does.
-        scores: what the router makes of its logits.
-        normalised: whether the weights of a token's experts sum to 1.
-        scale: of the weights.
-    """
-
-    experts: int
-    per_token: int
-    width: int
-    shared_width: int = 0
-    scores: Literal["softmax", "sigmoid"] = "softmax"
-    normalised: bool = True
-    scale: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +81,14 @@ class DecoderConfig(Dropouts):
         parallel: whether attention and feed-forward read the same hidden states.
         tied: whether logits are taken with the word embedding.
         classes: columns of the output matrix of a model that classifies, which is not tied; None: the vocabulary's.
+        gated_attention: whether a part of the queries' product gates what attention gives (arXiv 2505.06708).
         latent: attention through a narrow latent; None: plain attention.
         mixture: of experts in place of feed-forward layers; None: dense.
         dense_layers: with a mixture, the number of blocks before those that have it.
+        recurrence: what M stands for in `blocks`.
+        blocks: the sublayers of each block, one behind the other, each with its norms and its residual sum:
+            * attention, M the recurrence, - the feed-forward layer, E the mixture; None: attention, and a mixture where
+            a block has one, else a feed-forward layer.
         window: tokens that the attention of some blocks reads; None: all read all.
         windowed_layers: how many blocks have it, every second one or all of them.
         predicting_layers: blocks after the others that predict later tokens from the hidden states and the next
@@ -170,9 +122,12 @@ class DecoderConfig(Dropouts):
     parallel: bool = False
     tied: bool = True
     classes: int | None = None
+    gated_attention: bool = False
     latent: Latent | None = None
     mixture: Mixture | None = None
     dense_layers: int = 0
+    recurrence: Recurrence | None = None
+    blocks: tuple[str, ...] | None = None
     window: int | None = None
     windowed_layers: int = 0
     predicting_layers: int = 0
@@ -181,6 +136,12 @@ class DecoderConfig(Dropouts):
     def ties(self) -> bool:
         """Whether logits are taken with the word embedding."""
         return self.tied and self.classes is None
+
+    @property
+    def sublayers(self) -> tuple[str, ...]:
+        """Those of each block, see `blocks`."""
+        dense = self.dense_layers if self.mixture else self.layers
+        return self.blocks or tuple("*-" if i < dense else "*E" for i in range(self.layers))
 
     @property
     def stacks(self) -> tuple[BlockStack, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from automap_models.core.model_work import Mark, WorkPass
 from automap_models.workloads.layer import FIXED, FLOAT32, FORWARD, INPUT, PER_TOKEN, Layer, Value
-from automap_models.workloads.sizes import Activation, DecoderConfig, Mixture, capacity
+from automap_models.workloads.sizes import Activation, DecoderConfig, capacity
 
 TENSOR, EXPERTS = Mark.TENSOR, Mark.EXPERTS
 DIVIDED = PER_TOKEN | TENSOR
@@ -25,9 +25,10 @@ def attention(layer: Layer, x: Value, c: DecoderConfig, window: int | None = Non
         of_head = 0 if c.query_norm == "heads" else width
         q, k = (layer.norm(x, layer_norm=False, width=of_head, fused=turn) for x in (q, k))
     q, k = turned(layer, q, turn or c.score_scale != 1.0), turned(layer, k, turn)
+    gate = layer.dense(x, c.heads * width, mark, bias=c.attention_bias) if c.gated_attention else None
     reach, capped = keys_read(layer.tokens, window), c.score_cap is not None
     mixed = core(layer, q, k, v, c.heads, shared, reach=reach, capped=capped, dropout=c.attention_dropout)
-    return layer.dense(mixed, c.width, bias=c.output_bias)
+    return layer.dense(mixed if gate is None else layer.gated(gate, mixed), c.width, bias=c.output_bias)
 
 
 def turned(layer: Layer, x: Value, changes: bool = True) -> Value:
@@ -164,28 +165,36 @@ def feed_forward(
     return layer.dense(inner, back, bias=bias, experts=experts)
 
 
-def routed(layer: Layer, x: Value, c: Mixture) -> Value:
-    """Experts of each token (arXiv 2401.04088), their shares of it gathered and scattered, and a shared expert."""
+def routed(layer: Layer, x: Value, config: DecoderConfig) -> Value:
+    """Experts of each token (arXiv 2401.04088), their shares of it gathered and scattered, and a shared expert.
+
+    Tokens may be narrower there, by a product before the experts and one after them (arXiv 2512.20856).
+    """
+    c, gated, activation = config.mixture, config.gated, config.activation
+    assert c is not None
     places = capacity(layer.tokens, c.experts, c.per_token)
     logits = layer.dense(x, c.experts, float32=True)
+    sent = x if c.latent is None else layer.dense(x, c.latent)
     chosen = layer.value(1, rows=places, count=c.experts, item_bytes=FLOAT32)
     layer.memory(FORWARD, logits, logits, logits)  # scores
     layer.memory(FORWARD, logits, logits, logits, logits)  # the highest of them
     layer.memory(INPUT, logits, logits, logits)
-    tokens = layer.value(x.width, rows=places, count=c.experts)
+    tokens = layer.value(sent.width, rows=places, count=c.experts)
     for of_pass in (FORWARD, INPUT):
         layer.memory(of_pass, tokens, tokens, chosen, routing=True)  # their rows, or those of their gradients
         layer.memory(of_pass, tokens, tokens, routing=True)  # to where their expert is, or back
         weighted = [tokens] * (of_pass == FORWARD)
         layer.memory(of_pass, tokens, tokens, *weighted, chosen, routing=True)  # what an expert makes, times its weight
         layer.memory(of_pass, tokens, tokens, tokens, chosen, routing=True)  # each row added to its token
-    done = feed_forward(layer, tokens, c.width, True, "silu", experts=EXPERTS)
+    done = feed_forward(layer, tokens, c.width, gated, activation, experts=EXPERTS)
     layer.save(logits, chosen, layer.like(chosen, layer.item_bytes), done)
     layer.exchanged.append(done)
-    layer.reads(x)
-    total = layer.like(x)
+    layer.reads(sent)
+    total = layer.like(x) if c.latent is None else layer.dense(layer.like(sent), int(x.width))
     if c.shared_width:
-        feed_forward(layer, x, c.shared_width, True, "silu")
+        shared = feed_forward(layer, x, c.shared_width, gated, activation)
+        if c.shared_gate:
+            layer.gated(layer.dense(x, 1), shared)
         layer.memory(FORWARD, total, x)
     return total
 

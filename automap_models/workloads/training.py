@@ -13,6 +13,7 @@ import optax
 from flax import linen as nn
 
 from automap_models.collection import uncollected
+from automap_models.errors import BadInput
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.module import Module
 from automap_models.hlo.repetition import repeated
@@ -75,7 +76,14 @@ def training_step(name: str, architecture: Architecture, labels: tuple[int, ...]
 
 
 def jax_model(architecture: Architecture, dtype: str) -> nn.Module:
-    """The model whose layers compute in `dtype`; called with the batch's arrays but the labels, gives logits."""
+    """The model whose layers compute in `dtype`; called with the batch's arrays but the labels, gives logits.
+
+    Raises:
+        BadInput: it has recurrences, or sublayers in an order of their own, of which only closed forms are known.
+    """
+    if isinstance(architecture, DecoderConfig) and architecture.blocks is not None:
+        do = "plan strategies, or give a factory of your own"
+        raise BadInput("the layers of this model are priced by strategies, and not traced", do=do)
     if isinstance(architecture, Transformer):
         return _TRANSFORMERS[type(architecture)][0](architecture, jnp.dtype(dtype))
     return architecture.module(jnp.dtype(dtype))

@@ -8,12 +8,14 @@ The models are those of decoder.py, bert.py and t5.py, whose traces tests hold t
 from __future__ import annotations
 
 from automap_models.core.model_work import LayerWork, Mark, ModelWork
+from automap_models.core.sublayer_sizes import GatedDelta, Mamba
+from automap_models.workloads.gated_delta import gated_delta
 from automap_models.workloads.layer import FIXED, FLOAT32, FORWARD, INPUT, WEIGHT, Layer, Value
+from automap_models.workloads.mamba import mamba
 from automap_models.workloads.sizes import (
     Architecture,
     BertConfig,
     DecoderConfig,
-    Mixture,
     T5Config,
     required_transformer,
     transformer_shape,
@@ -72,7 +74,7 @@ def _decoder(config: DecoderConfig, first: Layer, last: Layer) -> tuple[Value, P
     for _ in range(config.predicting_layers):
         states, embedding = (last.norm(last.value(config.width), layer_norm=False) for _ in range(2))
         x_next = last.dense(last.value(states.width + embedding.width), config.width)
-        x_next = _decoder_block(last, x_next, config, config.mixture)
+        x_next = _decoder_block(last, x_next, config, "*E" if config.mixture else "*-")
         predicted = last.norm(x_next, layer_norm=not config.root_mean_square)
         classified(last, predicted, classes, mark, tied=True, capped=capped)
     return x, _decoder_blocks(config, first.tokens, first.dtype), config.ties
@@ -105,47 +107,50 @@ def _t5(config: T5Config, first: Layer, last: Layer) -> tuple[Value, Places, boo
 
 def _decoder_blocks(c: DecoderConfig, sequence: int, dtype: str) -> Places:
     """Of a decoder; alike ones are one object."""
-    dense = c.dense_layers if c.mixture else c.layers
     every = 1 if c.windowed_layers == c.layers else 2
     windowed = range(0, every * c.windowed_layers, every)
-    kinds = [(None if i < dense else c.mixture, c.window if i in windowed else None) for i in range(c.layers)]
+    kinds = [(sublayers, c.window if i in windowed else None) for i, sublayers in enumerate(c.sublayers)]
     blocks = {kind: decoder_block(c, *kind, sequence, dtype) for kind in dict.fromkeys(kinds)}
     return [blocks[kind] for kind in kinds]
 
 
-def decoder_block(
-    c: DecoderConfig, mixture: Mixture | None, window: int | None, sequence: int, dtype: str
-) -> LayerWork:
-    """Causal attention, within a window or of all tokens before, and feed-forward layers or a mixture of experts."""
+def decoder_block(c: DecoderConfig, sublayers: str, window: int | None, sequence: int, dtype: str) -> LayerWork:
+    """Its sublayers, of which attention is within a window, or to all tokens before."""
     layer = Layer(sequence, dtype)
-    return layer.work("block", [_decoder_block(layer, layer.value(c.width), c, mixture, window)])
+    return layer.work("block", [_decoder_block(layer, layer.value(c.width), c, sublayers, window)])
 
 
-def _decoder_block(
-    layer: Layer, x: Value, c: DecoderConfig, mixture: Mixture | None, window: int | None = None
-) -> Value:
-    """What a block makes of x, with norms before attention and feed-forward layers, after them, or both."""
+def _decoder_block(layer: Layer, x: Value, c: DecoderConfig, sublayers: str, window: int | None = None) -> Value:
+    """What a block makes of x, with norms before its sublayers, after them, or both."""
 
     def normed(x: Value, place: str) -> Value:
         if c.norms not in (place, "around"):
             return x
         return layer.norm(x, layer_norm=not c.root_mean_square, fused=place == "after")
 
-    read = normed(x, "before")
-    attended = normed(latent_attention(layer, read, c) if c.latent else attention(layer, read, c, window), "after")
-    masks = layer.dropout(attended, c.residual_dropout)
-    stream = x if c.parallel else layer.add(x, attended, *masks)
-    read = normed(stream, "before")
-    if mixture is not None:
-        change = routed(layer, read, mixture)
-    else:
-        change = feed_forward(layer, read, c.feed_forward or 4 * c.width, c.gated, c.activation, c.feed_forward_bias)
-    change = normed(change, "after")
-    more = layer.dropout(change, c.residual_dropout)
-    if c.parallel:  # both are added at once, and summed among devices at once
-        more = (*more, *masks, attended)
-        layer.sums_forward[:] = [value for value in layer.sums_forward if value is not attended]
-    return layer.add(stream, change, *more)
+    added: list[Value] = []
+    for number, sublayer in enumerate(sublayers, 1):
+        change = normed(_change(layer, normed(x, "before"), c, sublayer, window), "after")
+        added += [change, *layer.dropout(change, c.residual_dropout)]
+        if not c.parallel or number == len(sublayers):
+            x, added = layer.add(x, *added), []
+        else:  # all are added at once, and summed among devices at once
+            layer.sums_forward[:] = [value for value in layer.sums_forward if value is not change]
+    return x
+
+
+def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str, window: int | None) -> Value:
+    """What a sublayer adds to the residual stream."""
+    match sublayer, c.recurrence:
+        case "*", _:
+            return latent_attention(layer, x, c) if c.latent else attention(layer, x, c, window)
+        case "E", _:
+            return routed(layer, x, c)
+        case "M", Mamba() as sizes:
+            return mamba(layer, x, sizes)
+        case "M", GatedDelta() as sizes:
+            return gated_delta(layer, x, sizes)
+    return feed_forward(layer, x, c.feed_forward or 4 * c.width, c.gated, c.activation, c.feed_forward_bias)
 
 
 def bert_block(c: BertConfig, sequence: int, dtype: str) -> LayerWork:

@@ -10,6 +10,7 @@ import pytest
 from published_rows import GPT3, LLAMA_8B, ROW, bloom, converted, gpt, measured, reason, torchtitan
 
 from automap_models.core.strategy import Strategy
+from automap_models.core.sublayer_sizes import GatedDelta, Mamba, Mixture
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import network_in, read_measured_steps
@@ -358,9 +359,33 @@ def test_no_kernel_computes_attention_as_a_whole_on_v100(tmp_path: Path) -> None
     assert (measured(tmp_path, **row).runtime.flash, measured(tmp_path, **torchtitan()).runtime.flash) == (False, True)
 
 
+NANO: dict[str, Any] = {
+    **{"name": "Nemotron-3-Nano", "arch": "moe", "layers": 5, "hidden": 2688, "ffn": 1856, "heads": 32, "kv_heads": 2},
+    **{"head_dim": 128, "seq": 8192, "vocab": 131072, "experts": 128, "topk": 6},
+    "moe": {"expert_ffn": 1856, "shared_ffn": 3712, "gated": False, "latent": 1024},
+    "hybrid": {"pattern": "MEM*E", "mamba": {"heads": 64, "head_dim": 64, "groups": 8, "state": 128}},
+}
+
+
+def test_a_hybrid_has_the_blocks_of_its_pattern_and_experts_of_two_matrices_in_a_latent(tmp_path: Path) -> None:
+    model = measured(tmp_path, **torchtitan(model=NANO)).model
+    assert model.blocks == ("M", "E", "M", "*", "E")
+    assert model.recurrence == Mamba(heads=64, head_width=64, groups=8, state=128)
+    assert (model.gated, model.mixture) == (False, Mixture(128, 6, 1856, 3712, latent=1024))
+
+
+def test_three_of_four_blocks_of_qwen3_next_are_gated_delta_networks(tmp_path: Path) -> None:
+    note = "three of four layers are gated delta networks"
+    row = {**LLAMA_8B, "arch": "moe", "family": "qwen3-next", "attention_note": note, "experts": 512, "topk": 10}
+    model = measured(tmp_path, **torchtitan(model=row)).model
+    assert isinstance(model.recurrence, GatedDelta)
+    assert model.blocks == ("ME", "ME", "ME", "*E") * 8
+
+
 def test_a_mixture_of_experts_needs_their_number_and_how_many_take_a_token(tmp_path: Path) -> None:
     step = measured(tmp_path, **torchtitan(model={**LLAMA_8B, "arch": "mixtral", "experts": 8, "topk": 2}))
-    assert (step.model.family, step.model.shape.experts, step.model.experts_per_token) == ("llama", 8, 2)
+    assert (step.model.family, step.model.shape.experts) == ("llama", 8)
+    assert step.model.mixture is not None and step.model.mixture.per_token == 2
 
 
 @pytest.mark.parametrize(
@@ -417,6 +442,7 @@ def test_a_number_of_thousands_of_digits_is_no_bandwidth(tmp_path: Path) -> None
     assert network_in(f"{'9' * 5000} Gb/s", 8) is None
 
 
+MAMBA = {"heads": 64, "head_dim": 64, "groups": 8, "state": 128}
 QWEN_30B: dict[str, Any] = {
     **{"name": "Qwen3-30B-A3B", "arch": "moe", "layers": 48, "hidden": 2048, "ffn": 768, "heads": 32, "kv_heads": 4},
     **{"seq": 4096, "vocab": 151_936, "head_dim": 128, "experts": 128, "topk": 8},
@@ -459,10 +485,9 @@ def test_experts_on_two_nodes_take_what_nvidia_measured(
 @pytest.mark.parametrize(
     ("model", "field"),
     [
-        ({"hybrid": {"pattern": "M*E-"}}, "model.hybrid"),
+        ({"hybrid": {"pattern": "M*E-"}}, "model.hybrid.mamba"),
+        ({"hybrid": {"pattern": "M*E-", "mamba": MAMBA}}, "model.hybrid.pattern"),
         ({"attention_note": "sparse"}, "model.attention_note"),
-        ({"moe": {**QWEN_30B["moe"], "latent": 1024}}, "model.moe.latent"),
-        ({"moe": {**QWEN_30B["moe"], "gated": False}}, "model.moe.gated"),
         ({"moe": {**QWEN_30B["moe"], "every": 2}}, "model.moe.every"),
         ({"mla": {"q_lora_rank": 1536}}, "model.mla.kv_lora_rank"),
     ],

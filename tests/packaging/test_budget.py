@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (931, 8),
-    "core": (7_238, 34),
-    "cost": (3_705, 19),
+    "core": (7_358, 35),
+    "cost": (3_693, 19),
     "envs": (1_600, 12),
     "export": (1_989, 14),
-    "formats": (5_181, 20),
+    "formats": (5_235, 21),
     "hlo": (6_936, 36),
     "planners": (856, 6),
     "planners/online": (311, 3),
@@ -43,7 +43,7 @@ BUDGET = {
     "run": (4_712, 24),
     "simulate": (1_767, 9),
     "torch_export": (3_102, 14),
-    "workloads": (4_273, 23),
+    "workloads": (4_464, 25),
     "zoo": (1, 1),
     "infer": (4_890, 27),
     "train": (1_807, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_134, 24),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_124, "files": 375, "compiled": 80, "numbers": 237}
+TOTALS = {"lines": 69_477, "files": 379, "compiled": 80, "numbers": 237}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

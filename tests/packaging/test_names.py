@@ -60,8 +60,12 @@ OF_FILES = {
     "whole": ("planners/strategies/search",),
     "far": ("planners/strategies/problem",),  # an option
     "family": (
-        *("cost/measured_step", "formats/measured_rows", "workloads/config_families", "workloads/config_json"),
-        *("workloads/measured", "datagen/distributions"),  # of models, or of layers: files have that key
+        *("cost/measured_step", "formats/measured_rows", "formats/measured_documents", "workloads/config_families"),
+        *(
+            "workloads/config_json",
+            "workloads/measured",
+            "datagen/distributions",
+        ),  # of models, or of layers: files have that key
     ),
 }
 OF_FILES["families"] += OF_FILES["family"]

@@ -35,6 +35,13 @@ _ROUTED = {
     **{"n_routed_experts": 4, "num_experts_per_tok": 4, "n_shared_experts": 1, "first_k_dense_replace": 1},
     **{"moe_intermediate_size": 12, "n_group": 1, "topk_group": 1},
 }
+_DELTA = {
+    **{"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "linear_num_value_heads": 4},
+    **{"linear_key_head_dim": 6, "linear_value_head_dim": 5, "linear_conv_kernel_dim": 3},
+}
+_GATED_EXPERTS = {
+    **{"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 20},
+}
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert": ("BertConfig", "BertForMaskedLM", _PLAIN),
     "bloom": (
@@ -76,6 +83,31 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
     "stablelm": ("StableLmConfig", "StableLmForCausalLM", {**_SHARED, "hidden_size": 32, "use_qkv_bias": True}),
+    "nemotron_h": (
+        "NemotronHConfig",
+        "NemotronHForCausalLM",
+        {
+            **{**_SHARED, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"]},
+            **{"head_dim": 6, "mamba_num_heads": 6, "mamba_head_dim": 4, "ssm_state_size": 5, "n_groups": 2},
+            **{"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_latent_size": 8, "moe_intermediate_size": 12},
+            **{"moe_shared_expert_intermediate_size": 20, "conv_kernel": 3},
+        },
+    ),
+    "qwen3_5_text": (
+        "Qwen3_5TextConfig",
+        "Qwen3_5ForCausalLM",
+        {**_SHARED, **_DELTA, "head_dim": 8},
+    ),
+    "qwen3_5_moe_text": (
+        "Qwen3_5MoeTextConfig",
+        "Qwen3_5MoeForCausalLM",
+        {**_SHARED, **_DELTA, **_GATED_EXPERTS, "head_dim": 8},
+    ),
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        "Qwen3NextForCausalLM",
+        {**_SHARED, **_DELTA, **_GATED_EXPERTS, "head_dim": 8, "mlp_only_layers": [0]},
+    ),
     "starcoder2": ("Starcoder2Config", "Starcoder2ForCausalLM", _SHARED),
     "t5": (
         "T5Config",

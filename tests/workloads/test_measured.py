@@ -13,7 +13,8 @@ from observations import measured_step
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.model_work import LayerWork, ModelWork
 from automap_models.core.strategy import TransformerShape
-from automap_models.cost.measured_step import LatentWidths, MeasuredModel, MeasuredPasses
+from automap_models.core.sublayer_sizes import Latent, Mixture, Rotary
+from automap_models.cost.measured_step import MeasuredModel, MeasuredPasses
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.workloads.measured import architecture_of, measured_passes, passes_work, step_work
 from automap_models.workloads.sizes import transformer_shape
@@ -41,7 +42,7 @@ def test_bert_has_as_many_heads_of_keys_as_of_queries() -> None:
 
 def test_a_mixture_has_its_experts() -> None:
     shape = replace(SHAPE, experts=4)
-    model = MeasuredModel(family="llama", shape=shape, tied=False, dropout=False, experts_per_token=2)
+    model = MeasuredModel(family="llama", shape=shape, tied=False, dropout=False, mixture=Mixture(4, 2, 96))
     architecture = architecture_of(model)
     assert transformer_shape(architecture, "small", 32) == shape
 
@@ -69,11 +70,10 @@ DEEPSEEK_V3 = MeasuredModel(
     tied=False,
     dropout=False,
     head_width=128,
-    experts_per_token=8,
-    shared_width=2048,
+    mixture=Mixture(256, 8, 2048, 2048),
     dense_layers=3,
     dense_width=18_432,
-    latent=LatentWidths(query_rank=1536, rank=512, plain=128, rotary=64, value=128),
+    latent=Latent(query_rank=1536, rank=512, plain_width=128, rotary=Rotary(64), value_width=128),
 )
 """As its config.json has it; its card counts 671 billion parameters, and 685 with the layer that predicts one more."""
 

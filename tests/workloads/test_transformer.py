@@ -13,7 +13,8 @@ from draw_counts import BY_HAND
 
 from automap_models.core.instruction_graph import Phase
 from automap_models.core.model_work import Amounts, LayerWork, Mark, ModelWork, WorkKind, WorkPass
-from automap_models.workloads.sizes import BertConfig, DecoderConfig, Latent, Mixture, Rotary, T5Config
+from automap_models.core.sublayer_sizes import GatedDelta, Latent, Mamba, Mixture, Rotary
+from automap_models.workloads.sizes import BertConfig, DecoderConfig, T5Config
 from automap_models.workloads.transformer import model_work
 
 SEQUENCE = 24
@@ -52,9 +53,26 @@ FAMILIES: dict[str, Any] = {
     "t5": T5,
     "switch": replace(T5, layers=12, experts=8),
 }
-LINEAR = [name for name in FAMILIES if name not in ("t5", "switch")]
+EXPERTS = Mixture(8, 2, 112, 80)
+HYBRIDS: dict[str, Any] = {
+    "nemotron_h": replace(
+        LLAMA,
+        **{"blocks": ("M", "E", "M", "*", "-", "E"), "gated": False, "activation": "relu2", "rotary": None},
+        mixture=replace(EXPERTS, latent=32),
+        recurrence=Mamba(heads=8, head_width=12, state=10, groups=4, chunk=8),
+    ),
+    "qwen3_next": replace(
+        LLAMA,
+        **{"blocks": ("ME", "ME", "*E") * 2, "query_norm": "head", "gated_attention": True},
+        mixture=replace(EXPERTS, shared_gate=True),
+        recurrence=GatedDelta(heads=8, key_heads=4, key_width=6, value_width=10, chunk=8),
+    ),
+}
+"""Models that are not traced."""
+CLOSED = FAMILIES | HYBRIDS
+LINEAR = [name for name in CLOSED if name not in ("t5", "switch")]
 """Whose work is linear in the tokens but for scores."""
-WITH_HEAD_WIDTH = [name for name in FAMILIES if name != "bert"]  # a BERT's heads are its width
+WITH_HEAD_WIDTH = [name for name in CLOSED if name != "bert"]  # a BERT's heads are its width
 
 
 @cache
@@ -162,10 +180,16 @@ def test_the_decoder_of_a_t5_attends_twice_and_hands_on_the_encoders_output() ->
 @pytest.mark.parametrize("name", WITH_HEAD_WIDTH)
 def test_tensor_parallelism_makes_a_model_with_a_share_of_heads_columns_and_vocabulary(name: str) -> None:
     """What one of two devices computes is the model that has half of these (arXiv 1909.08053, section 3)."""
-    whole: Any = FAMILIES[name]
+    whole: Any = CLOSED[name]
     half = replace(whole, **{key: getattr(whole, key) // 2 for key in ("heads", "feed_forward", "vocabulary")})
     if isinstance(half, DecoderConfig):
         half = replace(half, kv_heads=half.kv_heads and half.kv_heads // 2)
+        if isinstance(half.recurrence, Mamba):
+            halves = replace(half.recurrence, heads=half.recurrence.heads // 2, groups=half.recurrence.groups // 2)
+            half = replace(half, recurrence=halves)
+        elif half.recurrence is not None:
+            heads, key_heads = half.recurrence.heads // 2, half.recurrence.key_heads // 2
+            half = replace(half, recurrence=replace(half.recurrence, heads=heads, key_heads=key_heads))
         if half.mixture is not None:
             width, shared_width = half.mixture.width // 2, half.mixture.shared_width // 2
             half = replace(half, mixture=replace(half.mixture, width=width, shared_width=shared_width))
@@ -191,7 +215,7 @@ def _assert_shares(work: ModelWork, share: ModelWork, mark: Mark, by: float) -> 
 @pytest.mark.parametrize("name", LINEAR)
 def test_twice_the_tokens_double_what_is_marked_so_and_quadruple_scores(name: str) -> None:
     """T5's bias, and the Switch Transformer's dispatch, are quadratic in the tokens as well."""
-    short, long = _work(FAMILIES[name]), _work(FAMILIES[name], 2 * SEQUENCE)
+    short, long = _work(CLOSED[name]), _work(CLOSED[name], 2 * SEQUENCE)
     for one, other in zip(_blocks(short), _blocks(long), strict=True):
         a, b = one.kernels, other.kernels
         core_product = a.core & (a.kinds == WorkKind.PRODUCT)

@@ -1,0 +1,113 @@
+"""The sizes of what blocks of a decoder are made of, in plain records: attention, experts, recurrences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions (arXiv 2104.09864).
+
+    Attributes:
+        width: numbers of a head that are turned, an even number; the others stay.
+        base: of the frequencies.
+    """
+
+    width: int
+    base: float = 10000.0
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Attention whose queries, keys and values are made of narrow latents (arXiv 2405.04434, section 2.1).
+
+    Attributes:
+        query_rank: width of the latent of the queries; None: they are made of the hidden states.
+        rank: width of the latent of keys and values.
+        plain_width: numbers of a head of queries and keys without a position.
+        rotary: those with one; the keys' are the same for all heads.
+        value_width: numbers of a head of values.
+    """
+
+    query_rank: int | None
+    rank: int
+    plain_width: int
+    rotary: Rotary
+    value_width: int
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Sizes of a mixture of experts.
+
+    Attributes:
+        experts: that tokens are routed to.
+        per_token: how many of them take a token.
+        width: of an expert's feed-forward layer.
+        shared_width: of a feed-forward layer that takes every token; 0: none does.
+        scores: what the router makes of its logits.
+        normalised: whether the weights of a token's experts sum to 1.
+        scale: of the weights.
+        latent: width in which tokens travel to experts and these work; None: that of the hidden states.
+        shared_gate: whether a number of each token gates the shared feed-forward layer.
+    """
+
+    experts: int
+    per_token: int
+    width: int
+    shared_width: int = 0
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    normalised: bool = True
+    scale: float = 1.0
+    latent: int | None = None
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba:
+    """Sizes of a Mamba-2 layer (arXiv 2405.21060, section 7).
+
+    Attributes:
+        heads: that the state has.
+        head_width: numbers of a token in a head.
+        state: numbers of the state for each of those.
+        groups: of heads that share what writes to the state and reads from it, B and C.
+        kernel: tokens that the convolution before reads.
+        chunk: tokens that are computed at once.
+        convolution_bias: whether the convolution has one.
+        normed: whether a norm follows.
+    """
+
+    heads: int
+    head_width: int
+    state: int
+    groups: int = 1
+    kernel: int = 4
+    chunk: int = 128
+    convolution_bias: bool = True
+    normed: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedDelta:
+    """Sizes of a gated delta network (arXiv 2412.06464, section 3).
+
+    Attributes:
+        heads: of values, each with a state of its own.
+        key_heads: of queries and keys.
+        key_width, value_width: numbers of a head.
+        kernel: tokens that the convolution before reads.
+        chunk: tokens that are computed at once.
+    """
+
+    heads: int
+    key_heads: int
+    key_width: int
+    value_width: int
+    kernel: int = 4
+    chunk: int = 64
+
+
+Recurrence = Mamba | GatedDelta
