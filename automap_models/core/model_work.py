@@ -146,7 +146,7 @@ class LayerWork:
         boundary: bytes handed to the next layer, or through it to later ones.
         sums_forward, sums_backward: bytes of each all-reduce among the devices of tensor parallelism, in the passes.
         exchanged: bytes that tokens take to their experts, one way, of one forward pass; none without experts.
-        context: bytes of keys and values, which the devices of context parallelism pass on.
+        context: bytes of keys and values, or of states, which the devices of context parallelism pass on.
         causal: whether its attention masks the half of the scores, which a flash kernel skips.
         copies: of a token that experts take.
     """
