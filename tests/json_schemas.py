@@ -215,7 +215,9 @@ class Priced(TypedDict):
     parts_rank: int
     memory: list[dict[str, float]]
     peak_memory_bytes: float
+    memory_upper_bytes: float
     fits: bool
+    verdict: Literal["fits", "at risk", "does not fit"]
 
 
 class WithoutChoice(TypedDict):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from automap_models.core.cluster import MemoryVerdict, memory_verdict
 from automap_models.core.framework import ModelFacts
 from automap_models.core.strategy import RECOMPUTE, Strategy
 from automap_models.core.units import counted, rounds
@@ -128,6 +129,12 @@ class Estimate:
     def fits(self) -> bool:
         """Whether every device holds what it has to."""
         return self.fullest[0] <= self.fullest[1]
+
+    @property
+    def verdict(self) -> MemoryVerdict:
+        """Whether every device holds what it has to, and would hold the upper bound of that, too."""
+        nbytes, limit, _ = self.fullest
+        return memory_verdict(nbytes, limit)
 
     @property
     def fullest(self) -> tuple[float, float, int]:

@@ -38,6 +38,7 @@ class Runtime:
         loss_copies: logits in fp32 that are held at once in the backward pass of the loss: Megatron's writes gradients
             in place of the softmax, and holds the logits besides.
         tensor_loss_copies: the same where tensor parallelism divides the vocabulary.
+        holds_logits: whether logits of a micro-batch are held until there are those of the next one.
         once_a_node: whether a token goes once to each node that has experts of it, where NVLink spreads it (DeepEP,
             HybridEP); else once to every expert.
         expert_shares: of the bandwidth inside a node and across nodes that tokens on their way to experts reach, which
@@ -77,6 +78,7 @@ class Runtime:
     hopper_attention: bool = False
     loss_copies: float = 2.0
     tensor_loss_copies: float = 2.0
+    holds_logits: bool = False
     once_a_node: bool = False
     expert_shares: tuple[float, float] | None = None
     expert_overlap: float = 0.0

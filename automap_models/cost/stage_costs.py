@@ -396,6 +396,7 @@ class StageCosting:
             return 0.0
         shape, strategy = self.work.shape, self.strategy
         copies = self.runtime.loss_copies if strategy.tp == 1 else self.runtime.tensor_loss_copies
+        copies += self.runtime.holds_logits and strategy.micro_batches > 1
         outputs = shape.outputs or shape.vocabulary
         logits = 4.0 * shape.sequence * strategy.micro_batch * outputs / (strategy.tp * strategy.cp)
         saved = float(self.of_layers.memory[self.work.order[-1], 0, 0])

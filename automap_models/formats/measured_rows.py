@@ -175,7 +175,7 @@ def _step(row: RowDocument, source: SourceDocument, runtime: RuntimeFile | None)
         runtime=ran.runtime(strategy.precision, device, year, flash=device not in WITHOUT_FLASH),
         step_s=step_s,
         memory_bytes=measured.memory_bytes,
-        only_tensors=measured.only_tensors,
+        only_tensors=measured.only_tensors or ran.states_tensors,
         fits=False if measured.oom else True if step_s is not None else None,
         day=day[0] if (day := _DAY.search(row.note or "")) else "",
     )

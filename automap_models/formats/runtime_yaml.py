@@ -75,6 +75,7 @@ class RuntimeFile(Document, kw_only=True):
         cuda_graph: which operations the host launches together: none, some (Transformer Engine's graphs of attention
             and routers), or all (of a whole iteration).
         graphed: share of the operations that `some` are.
+        states_tensors: whether memory that is stated of its steps is that of tensors alone.
         left_out, mixtures_left_out: least and largest median error of a source, or of a part of the steps of a single
             one, of all steps or of those of mixtures, with numbers that are fitted to the others
             (benchmarks/results/runtimes.md); None where that is not known.
@@ -110,6 +111,8 @@ class RuntimeFile(Document, kw_only=True):
     hopper_attention: bool = False
     loss_copies: float = 2.0
     tensor_loss_copies: float = 2.0
+    holds_logits: bool = False
+    states_tensors: bool = False
     saves_gathered: bool = False
     selects: Selects = "products"
     dispatcher: Dispatcher = "alltoall"

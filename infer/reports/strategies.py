@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from automap_models.core.cluster import RESERVE, memory_verdict
+from automap_models.core.cluster import upper_bytes
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
@@ -344,7 +344,14 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     if (error := clock_error(estimate)) is not None:
         yield "clock", error
     nbytes, limit, rank = estimate.fullest
-    verdict = memory_verdict(nbytes, limit)
-    verdict += f", less than {percent(RESERVE)} are free" if verdict == "at risk" else ""
     where = f"rank {rank}" if len(estimate.memory) > 1 else "each device"
-    yield "memory", f"{verdict}: {size(nbytes)} of {size(limit)} on {where}"
+    room = f"{size(nbytes)} to {size(upper_bytes(nbytes))} of {size(limit)} on {where}"
+    helps = "" if estimate.verdict == "fits" else f"; {less_memory(estimate.memory[rank])} take less"
+    yield "memory", f"{estimate.verdict}: {room}{helps}"
+
+
+def less_memory(memory: DeviceMemory) -> str:
+    """What lessens most of what a device holds."""
+    if memory.state > memory.total / 2:
+        return "higher stages of ZeRO, more tp or more pp"
+    return "more recomputation, smaller micro-batches or more tp"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from automap_models.core.cluster import Cluster, NodeGroup, group_bytes, memory_verdict
+from automap_models.core.cluster import Cluster, NodeGroup, group_bytes, memory_verdict, upper_bytes
 from automap_models.errors import BadInput
 
 GOOD: dict[str, Any] = {"nodes": 2, "devices_per_node": 3, "intra": 130e9, "inter": 3.125e9, "memory": 32e9}
@@ -23,6 +23,7 @@ def test_memory_fits_where_8_per_cent_are_free_beside_what_groups_hold(
 ) -> None:
     """A plan of stages of 28.3 GB was said to fit 32 GB where its strategy, which counts its groups, was at risk."""
     assert memory_verdict(used, 32e9, groups) == verdict
+    assert (upper_bytes(used + groups) <= 32e9) == (verdict == "fits")
     assert group_bytes(1, 32, 1, 2) == 3e9
 
 

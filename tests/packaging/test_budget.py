@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (931, 8),
-    "core": (7_358, 35),
-    "cost": (3_693, 19),
+    "core": (7_372, 35),
+    "cost": (3_696, 19),
     "envs": (1_600, 12),
     "export": (1_989, 14),
-    "formats": (5_235, 21),
+    "formats": (5_241, 21),
     "hlo": (6_936, 36),
     "planners": (856, 6),
     "planners/online": (311, 3),
@@ -45,13 +45,13 @@ BUDGET = {
     "torch_export": (3_102, 14),
     "workloads": (4_464, 25),
     "zoo": (1, 1),
-    "infer": (4_890, 27),
+    "infer": (4_897, 27),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_134, 24),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_477, "files": 379, "compiled": 80, "numbers": 237}
+TOTALS = {"lines": 69_507, "files": 379, "compiled": 80, "numbers": 237}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

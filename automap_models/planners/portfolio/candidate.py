@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from automap_models.core.cluster import RESERVE
+from automap_models.core.cluster import memory_verdict
 from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Bound
 from automap_models.core.schedules import DEFAULT_SCHEDULE
@@ -224,5 +224,5 @@ def simplest(candidates: Sequence[tuple[Simplicity, Candidate]], min_gain: float
 
 def _order(candidate: Candidate) -> tuple[bool, int, bool, float]:
     """Room in the memory, fewer stages, then 1F1B, then the shorter step."""
-    at_risk = candidate.memory_bytes > (1.0 - RESERVE) * candidate.limit_bytes
+    at_risk = memory_verdict(candidate.memory_bytes, candidate.limit_bytes) != "fits"
     return at_risk, candidate.plan.stages, candidate.problem.schedule != DEFAULT_SCHEDULE, candidate.step_s
