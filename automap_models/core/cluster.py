@@ -19,7 +19,7 @@ _SHORT = reprlib.Repr()
 
 RESERVE = 0.08
 """Share of a device's memory that commands leave free unless they are told otherwise: what an estimate falls short by,
-such as pieces that the allocator cannot join. Of 471 measured devices 83 % hold less than `upper_bytes` of the estimate,
+such as pieces that the allocator cannot join. Of 471 measured devices 83 % hold less than `upper_bytes` of theirs,
 with 0.13 92 % would. Of nanotron's 99 runs out of memory 80 do not fit and 8 are at risk, with 0.13 14."""
 MAX_DEVICES = 65_536
 """Devices of the largest cluster; more is a slip of the pen, and arrays as long as that must not be laid out."""
