@@ -135,6 +135,19 @@ def test_a_loss_holds_as_many_copies_of_the_logits_as_the_framework_makes(tp: in
     assert memory.temporary == pytest.approx((copies - 1) * 4 * s * b * v / tp - 4 * s * b * h)
 
 
+def test_logits_of_the_micro_batch_before_are_one_copy_more() -> None:
+    """4·s·b·v/t bytes on the last rank, where there is a micro-batch before."""
+    s, b, v, t = 2048, 4, 51200, 8
+    for micro_batches, copies in ((1, 0), (2, 1)):
+        before, after = (
+            _costs("22B", Runtime(tensor_loss_copies=4.0, holds_logits=holds), global_batch=b * micro_batches)
+            .memory[-1]
+            .temporary
+            for holds in (False, True)
+        )
+        assert after - before == pytest.approx(copies * 4 * s * b * v / t)
+
+
 def _data_s(zero: int, overlap: float, runtime: Runtime = UNFUSED, **fields: object) -> float:
     work = gpt_work(4, 1024, 16, sequence=512, vocabulary=1024)
     fields = {"micro_batch": 1, "global_batch": 16, "dp": 4, "zero": zero, **fields}

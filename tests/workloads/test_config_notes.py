@@ -15,7 +15,10 @@ from automap_models.workloads.config_json import ConfiguredModel, config_notes, 
 from .hugging_face import FAMILIES, configuration
 from .test_config_json import parameters
 
-UNCLASSIFIED = "bert cwm dots1 ernie4_5 ernie4_5_moe glm4_moe granite granitemoe minimax_m2 mt5 olmo2 olmoe t5"
+UNCLASSIFIED = (
+    "bert cwm dots1 ernie4_5 ernie4_5_moe glm4_moe granite granitemoe minimax_m2 mt5 nemotron_h olmo2 olmoe "
+    "qwen3_5_moe_text t5"
+)
 CLASSIFIERS = sorted(set(FAMILIES) - set(UNCLASSIFIED.split()))
 """Families whose models that classify are known; transformers has none of OLMo 2's."""
 

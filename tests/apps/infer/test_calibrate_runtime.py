@@ -76,7 +76,7 @@ def test_one_node_gives_a_runtime_that_prices_four(
     assert numbers["compute"]["fitted"] == pytest.approx(1.3, rel=0.05)
     assert numbers["tensor_overlap"]["fitted"] == pytest.approx(0.5, abs=0.1)
     assert numbers["routing"] == {
-        **{"name": "routing", "was": 0.7, "fitted": 0.7, "resolution": 0.0},
+        **{"name": "routing", "was": 0.85, "fitted": 0.85, "resolution": 0.0},
         "evidence": "a step of a mixture of experts",
     }
     assert document["fitted"][0]["median"] < 0.02
@@ -86,7 +86,7 @@ def test_one_node_gives_a_runtime_that_prices_four(
     assert text.startswith("# Numbers of megatron fitted by automap-calibrate")
     assert "to node.json: steps of our cluster (4)." in text.splitlines()[0]
     ours = read_runtime(out)
-    assert (ours.name, ours.systems, ours.routing) == ("ours", TRUE.systems, 0.7)
+    assert (ours.name, ours.systems, ours.routing) == ("ours", TRUE.systems, 0.85)
     assert ours.left_out is not None
     assert ours.mixtures_left_out is None
     (wide,) = read_measured_steps(written([row("e", 32, 8)], tmp_path / "wide.json"), ours)

@@ -111,7 +111,7 @@ def test_stages_of_equally_many_layers_are_preferred_unless_others_are_two_per_c
     assert best.step_s == pytest.approx(equal.cost.step_s if lost <= 0.02 else searched.cost.step_s)
 
 
-@pytest.mark.parametrize("bytes_per_s", [1.4e10, 1.45e10, 1.5e10])
+@pytest.mark.parametrize("bytes_per_s", [1.35e10, 1.4e10, 1.45e10])
 def test_fewer_kinds_of_parallelism_are_preferred_unless_more_are_two_per_cent_shorter(bytes_per_s: float) -> None:
     """Of a GPT-2 on 32 H100 in float32 context parallelism on 4 devices saved 8 of 415,000 µs, and was advised.
 
