@@ -69,7 +69,7 @@ def model_work(kind: str, layers: int, hidden: int, sequence: int) -> ModelWork:
     if kind == "experts":
         of_experts = amounts((8.0 * EXPERTS * hidden**2, int(Mark.EXPERTS | Mark.TENSOR)))
         exchanged = amounts((4.0 * sequence * hidden, int(Mark.TOKENS)))
-        block = replace(block, parameters=_joined(block.parameters, of_experts), exchanged=exchanged)
+        block = replace(block, parameters=_joined(block.parameters, of_experts), exchanged=exchanged, copies=2.0)
         return replace(work, shape=replace(work.shape, experts=EXPERTS), layers=(first, block, last))
     return work
 

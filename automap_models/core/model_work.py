@@ -148,7 +148,7 @@ class LayerWork:
         exchanged: bytes that tokens take to their experts, one way, of one forward pass; none without experts.
         context: bytes of keys and values, or of states, which the devices of context parallelism pass on.
         causal: whether its attention masks the half of the scores, which a flash kernel skips.
-        copies: of a token that experts take.
+        copies: of a token that experts take; 0 where there are none, or where that is not known.
     """
 
     name: str

@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (931, 8),
     "core": (7_372, 35),
-    "cost": (3_696, 19),
+    "cost": (3_694, 19),
     "envs": (1_600, 12),
     "export": (1_989, 14),
     "formats": (5_241, 21),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_134, 24),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_507, "files": 379, "compiled": 80, "numbers": 237}
+TOTALS = {"lines": 69_505, "files": 379, "compiled": 80, "numbers": 237}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
