@@ -12,7 +12,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import FloatArray
 
 LATENCY_S = 3.4e-6
-"""Of a step of a collective inside a node, and of a message: NCCL's of a hop over NVLink (src/graph/tuning.cc)."""
+"""Of a step of a collective inside a node, and of a message: NCCL 2.28's of a hop over NVLink (src/graph/tuning.cc)."""
 
 ACROSS_S = 14e-6
 """Of a step that leaves a node: NCCL's of a hop over the network, in the same table."""
