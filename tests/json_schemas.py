@@ -202,6 +202,7 @@ class Priced(TypedDict):
     shape: TransformerShape | None
     tied: bool
     own_code: bool
+    recurrent: bool
     runtime: str | None
     cluster: str
     device: str

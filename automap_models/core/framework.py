@@ -38,11 +38,13 @@ class ModelFacts(NamedTuple):
         shape: None where nobody says.
         tied: whether its word embedding is its output matrix, too.
         own_code: whether it is a module or a function of its owner's, which no framework has the code of.
+        recurrent: whether some of its layers are recurrences (Mamba, gated delta networks) in place of attention.
     """
 
     shape: TransformerShape | None = None
     tied: bool = False
     own_code: bool = False
+    recurrent: bool = False
 
 
 UNKNOWN = ModelFacts()
@@ -112,6 +114,7 @@ class Limits:
     Attributes:
         name: of the framework, for people.
         own_code: whether it trains modules of one's own, and not its own models alone.
+        recurrent: whether it has layers that are recurrences.
         schedules: ours → what the framework calls it.
         cuts: where the model may be cut.
         equal_replicas: whether every stage has equally many devices.
@@ -138,6 +141,7 @@ class Limits:
 
     name: str
     own_code: bool = True
+    recurrent: bool = True
     schedules: Mapping[str, str]
     cuts: Cuts = "blocks"
     equal_replicas: bool = True
@@ -182,6 +186,7 @@ class Limits:
                 return Objection(f"{self.name} has no {IN_WORDS[name]}", f"take {name} 1")
         return (
             self.code_objection(own_code=facts.own_code)
+            or self._recurrence_objection(facts)
             or self.tied_objection(pp, facts.tied)
             or self._experts_objection(divided, facts.shape)
             or (None if facts.shape is None else self._shape_objection(divided, facts.shape))
@@ -193,6 +198,12 @@ class Limits:
             return None
         what = f"{self.name} trains models that it has the code of, and this is a module of your own"
         return Objection(what, "take deepspeed or torch-split-spec, or run a plan of stages with automap-run")
+
+    def _recurrence_objection(self, facts: ModelFacts) -> Objection | None:
+        """To recurrences."""
+        if self.recurrent or not facts.recurrent:
+            return None
+        return Objection(f"{self.name} has no recurrent layers, and this model has some", "take megatron or deepspeed")
 
     def tied_objection(self, stages: int, tied: bool, weight: str = "the word embedding") -> Objection | None:
         """To a weight that several stages of a pipeline share."""

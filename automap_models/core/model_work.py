@@ -193,6 +193,7 @@ class ModelWork:
         tied: number of parameters that the first and the last place share, the word embedding's, which are counted
             with the first place; 0 where none are.
         shared: beside these.
+        recurrent: see ModelFacts.
         recompute, schedules: what strategies of it may recompute, and their schedules, by name.
     """
 
@@ -202,6 +203,7 @@ class ModelWork:
     dtype: str
     tied: float = 0.0
     shared: tuple[SharedWork, ...] = ()
+    recurrent: bool = False
 
     recompute: ClassVar[tuple[Recompute, ...]] = RECOMPUTE
     schedules: ClassVar[tuple[str, ...]] = tuple(SCHEDULES)
@@ -209,4 +211,4 @@ class ModelWork:
     @property
     def facts(self) -> ModelFacts:
         """What frameworks ask of the model."""
-        return ModelFacts(self.shape, self.tied > 0)
+        return ModelFacts(self.shape, self.tied > 0, recurrent=self.recurrent)

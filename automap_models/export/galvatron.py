@@ -24,6 +24,7 @@ LIMITS = Limits(
     name=NAME,
     schedules={"1f1b": "pipedream_flush", "gpipe": "gpipe"},
     own_code=False,
+    recurrent=False,
     cuts="inner blocks",
     sharding="by stage",
     power_of_two=True,

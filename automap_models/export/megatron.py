@@ -47,17 +47,20 @@ BESIDE = (
     "add norms, activation, positions, head size and routing of the model, tokenizer, data, --lr and --train-iters; "
     "--mock-data --tokenizer-type NullTokenizer --vocab-size N does without data"
 )
+RECURRENT = (
+    "add all sizes of the model and the kinds of its layers, or give these degrees to Megatron-Bridge's recipe of it: "
+    "pretrain_gpt.py does not build recurrent layers"
+)
 _PRECISION = {"fp16": ("--fp16",), "bf16": ("--bf16",), "fp8": ("--bf16", "--fp8-format", "hybrid"), "fp32": ()}
 
 
 def write(plan: BlockPlan, path: Path) -> Written:
     """The arguments."""
-    lines = [
-        f"# {plan.model} for Megatron-LM, written by automap-export: torchrun … pretrain_gpt.py $(grep -v '^#' FILE)"
-    ]
+    program = "pretrain_mamba.py" if plan.facts.recurrent else "pretrain_gpt.py"
+    line = f"# {plan.model} for Megatron-LM, written by automap-export: torchrun … {program} $(grep -v '^#' FILE)"
     written = [shlex.join(argument) for argument in arguments(plan)]
-    notes = () if plan.facts.shape is None else (BESIDE,)
-    return Written("\n".join([*lines, *written]) + "\n", notes=notes, program=" ".join(["pretrain_gpt.py", *written]))
+    notes = (RECURRENT,) if plan.facts.recurrent else () if plan.facts.shape is None else (BESIDE,)
+    return Written("\n".join([line, *written]) + "\n", notes=notes, program=" ".join([program, *written]))
 
 
 def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
@@ -95,7 +98,7 @@ def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
 def _sizes(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
     """Of the model, where they are known."""
     shape = plan.facts.shape
-    if shape is None:
+    if shape is None or plan.facts.recurrent:
         return
     yield "--hidden-size", str(shape.hidden)
     yield "--ffn-hidden-size", str(shape.ffn)

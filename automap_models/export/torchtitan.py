@@ -48,6 +48,7 @@ LIMITS = Limits(
         "zb-h2": BY_ROWS,
     },
     own_code=False,
+    recurrent=False,
     one_series=True,
     zeros=(0, 2, 3),
     precisions=("fp32", "bf16"),

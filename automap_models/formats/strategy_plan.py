@@ -35,6 +35,7 @@ class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
     shape: dict[str, Any] | None = None
     tied: bool = False
     own_code: bool = False
+    recurrent: bool = False
     runtime: str | None = None
 
     def plan(self, where: str) -> Plan:
@@ -46,7 +47,7 @@ class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
         if micro_batches != strategy.micro_batches:
             raise wrong("$.strategy.micro_batches", micro_batches, f"{strategy.micro_batches} as its batches make it")
         shape = None if self.shape is None else _record(self.shape, TransformerShape, "$.shape")
-        facts = ModelFacts(shape, self.tied, self.own_code)
+        facts = ModelFacts(shape, self.tied, self.own_code, self.recurrent)
         return Plan(
             where, self.model, (), strategy.micro_batches, strategy=strategy, facts=facts, runtime=self.runtime or None
         )
@@ -61,6 +62,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "shape": None if estimate.facts.shape is None else asdict(estimate.facts.shape),
         "tied": estimate.facts.tied,
         "own_code": estimate.facts.own_code,
+        "recurrent": estimate.facts.recurrent,
         "cluster": estimate.cluster,
         "device": estimate.device,
         "runtime": estimate.runtime or None,

@@ -58,7 +58,9 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str) -> Mo
     layers = list(dict.fromkeys(places))  # those that are one object are one of its layers
     shape = transformer_shape(sizes, name, sequence)
     order = tuple(layers.index(layer) for layer in places)
-    return ModelWork(shape, tuple(layers), order, dtype, float(shape.vocabulary * shape.hidden) if tied else 0.0)
+    of_both_ends = float(shape.vocabulary * shape.hidden) if tied else 0.0
+    recurrent = isinstance(sizes, DecoderConfig) and sizes.recurrence is not None
+    return ModelWork(shape, tuple(layers), order, dtype, of_both_ends, recurrent=recurrent)
 
 
 def _decoder(config: DecoderConfig, first: Layer, last: Layer) -> tuple[Value, Places, bool]:

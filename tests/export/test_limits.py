@@ -182,3 +182,15 @@ def test_a_module_of_ones_own_is_not_written_for_a_framework_that_lacks_its_code
             export_plan(source, target_by_name(target), tmp_path / "out")
         assert export_plan(source, target_by_name("deepspeed"), tmp_path / "out").written.text
     assert export_plan(staged, target_by_name(target), tmp_path / "out").written.text
+
+
+def test_recurrent_layers_are_not_written_as_attention(tmp_path: Path) -> None:
+    """Nemotron-H was written for pretrain_gpt.py, with sizes of a model of attention."""
+    source = strategy_source(PLAIN, ModelFacts(recurrent=True))
+    for target in ("torchtitan", "galvatron"):
+        with pytest.raises(Inexpressible, match=f"{target} has no recurrent layers.*megatron or deepspeed"):
+            export_plan(source, target_by_name(target), tmp_path / "out")
+    written = export_plan(source, target_by_name("megatron"), tmp_path / "out").written
+    assert written.program.startswith("pretrain_mamba.py ")
+    assert "--hidden-size" not in written.text
+    assert "does not build recurrent layers" in written.notes[0]
