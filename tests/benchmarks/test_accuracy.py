@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,6 @@ import pytest
 from observations import measured_step
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy.py"
-ROWS = os.environ.get("AUTOMAP_ROWS", "")
-"""The folder of measured steps that the page was written from."""
 WORSE, POINT = 1.2, 0.01
 """A median may grow by a fifth, or by one point."""
 
@@ -47,11 +44,9 @@ def test_a_page_keeps_what_was_left_out(benchmark: ModuleType) -> None:
 
 
 @pytest.fixture(scope="module")
-def prices(benchmark: ModuleType) -> Sequence[Any]:
+def prices(benchmark: ModuleType, shared_data: Path) -> Sequence[Any]:
     """Today's prices of the rows that the page was written from."""
-    if not ROWS:
-        pytest.skip("AUTOMAP_ROWS names no folder of measured steps")
-    return benchmark.price_files([Path(ROWS)])  # type: ignore[no-any-return]
+    return benchmark.price_files([shared_data / "measured"])  # type: ignore[no-any-return]
 
 
 def rows_on_page(benchmark: ModuleType, heading: str) -> list[Sequence[str]]:
