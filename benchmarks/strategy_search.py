@@ -10,6 +10,7 @@ machine does not change.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from common import print_rows, timed
 
@@ -23,10 +24,16 @@ from automap_models.workloads.source import read_model_work
 
 H100 = Cluster(8, 8, 450e9, 400e9, 80e9, name="8 × 8 H100")
 """DGX H100 as in conf/topo/dgx-h100-4.yaml, with more nodes."""
+LARGE = {
+    "qwen3-235b-a22b": ("h100", replace(H100, nodes=16, name="16 × 8 H100"), 512, 8192),
+    "deepseek-v3": ("h100", replace(H100, nodes=32, name="32 × 8 H100"), 512, None),
+}
+"""Mixtures of many experts, whose memory ends what can be proven."""
 CASES: dict[str, tuple[str, Cluster | str, int, int | None]] = {
     "llama3-70b": ("h100", H100, 128, None),
     "llama3-405b": ("h100", Cluster(128, 8, 450e9, 400e9, 80e9, name="128 × 8 H100"), 1024, None),
     "mixtral-8x7b": ("h100", H100, 256, None),
+    **LARGE,
     "t5_3b": ("v100", "C", 256, 512),
     "llama3-8b": ("h100", "dgx-h100-4", 256, 8192),
     "llama3-8b, long": ("h100", "dgx-h100-4", 32, 131072),

@@ -1,7 +1,8 @@
 """The groups of devices that a strategy makes, where their members lie, and how long their collectives take.
 
-Devices are numbered as Megatron does: tensor parallelism innermost, then context, experts, data, and the ranks of the
-pipeline outermost. With tp 2, dp 2, pp 2 on nodes of four devices:
+Devices are numbered as Megatron and torchtitan do: tensor parallelism innermost, then context, data, and the ranks of
+the pipeline outermost. Experts divide the devices of a rank of the pipeline anew: those that share an expert innermost,
+then ep, then those that hold the same experts. With tp 2, dp 2, pp 2 on nodes of four devices:
 
     node        0               1
     device      0   1   2   3   4   5   6   7
@@ -32,7 +33,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,11 @@ from automap_models.core.device import StepConstants
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages
 from automap_models.core.strategy import Strategy
 from automap_models.cost.collectives import ACROSS_S, LATENCY_S, RING_DEVICES, group_spans
+
+Sizes = tuple[int, int, int, int]
+"""Of the axes of a mesh of devices."""
+Axes = tuple[tuple[int, ...], ...]
+"""Of the groups of devices in a mesh, for each kind of groups."""
 
 
 @dataclass(frozen=True)
@@ -187,49 +192,41 @@ def process_groups(
         expert_shares: those of the groups of experts, inside a node and across; None: the others'.
     """
     s = strategy
-    sizes = (s.pp, s.dp // s.ep, s.ep, s.cp, s.tp) if s.dp % s.ep == 0 else (s.pp, s.dp, 1, s.cp, s.tp)
-    of_experts = sizes if s.dp % s.ep == 0 else (s.pp, s.expert_data, s.ep, 1, 1)
+    meshes = ((s.pp, s.dp, s.cp, s.tp), _DENSE), ((s.pp, s.expert_data, s.ep, s.expert_tensor), _OF_EXPERTS)
     bounds = (cluster.devices_per_node,) if not cluster.groups else tuple(cluster.node_bounds[1:].tolist())
-    spans, ranks = _spans(sizes, bounds)
-    spans = _with_experts(spans, _spans(of_experts, bounds)[0])
+    (dense, ranks), (of_experts, _) = (_spans(*mesh, bounds) for mesh in meshes)
     intra, inter = cluster.intra * constants.intra_efficiency, cluster.inter * constants.inter_efficiency
     lies = ranks_of_stages(strategy.stages, strategy.pp, SCHEDULES[strategy.schedule].placement)
     crossing = tuple([-1 if a == b else ranks[(a, b) if a < b else (b, a)] for a, b in pairwise(lies)])
-    shares, of_messages = (1.0,) * len(spans), 1.0
+    shares: tuple[float, ...] = (1.0,) * 5
+    of_messages = 1.0
     if cluster.links:
-        shares, of_messages = _link_shares(sizes, cluster.links)
-        shares = tuple(_with_experts(shares, _link_shares(of_experts, cluster.links)[0]))
-    tensor, context, experts, data, expert_data = (
-        ProcessGroup(*span, intra * share, inter) for span, share in zip(spans, shares, strict=True)
+        (of_dense, of_messages), (beside, _) = (_link_shares(*mesh, cluster.links) for mesh in meshes)
+        shares = (*of_dense, *beside)
+    tensor, context, data, experts, expert_data = (
+        ProcessGroup(size, inside, across, sharing, intra * share, inter)
+        for (size, inside, across, sharing), share in zip((*dense, *of_experts), shares, strict=True)
     )
     if expert_shares is not None:
-        of_links = cluster.intra * expert_shares[0] * shares[2], cluster.inter * expert_shares[1]
+        of_links = cluster.intra * expert_shares[0] * shares[3], cluster.inter * expert_shares[1]
         experts = replace(experts, intra=of_links[0], inter=of_links[1])
     ends = ranks[0, strategy.pp - 1]
     return ProcessGroups(tensor, context, experts, data, expert_data, crossing, ends, intra * of_messages, inter)
 
 
-_AXES: Sequence[tuple[int, ...]] = ((4,), (3,), (2,), (1, 2, 3), (1, 3))
-"""Of the mesh of pp, dp / ep, ep, cp and tp: those of tp, cp, ep, the same weights, the same experts."""
-_OF_EXPERTS = ((2,), (1, 3))
-"""Of these, the ones that lie as experts do (core.strategy), neighbours first, where ep does not divide dp."""
-SpanT = TypeVar("SpanT")
-
-
-def _with_experts(others: Sequence[SpanT], of_experts: Sequence[SpanT]) -> list[SpanT]:
-    """What is known of each kind of groups, in the one mesh or the other."""
-    return [of_experts[i] if axes in _OF_EXPERTS else others[i] for i, axes in enumerate(_AXES)]
+_DENSE: Axes = ((3,), (2,), (1, 2))
+"""Of the mesh of pp, dp, cp and tp: those of tp, cp, and the same weights."""
+_OF_EXPERTS: Axes = ((2,), (1,))
+"""Of the mesh of pp, expert data parallelism, ep and expert tensor parallelism: those of ep, and the same experts."""
 
 
 @lru_cache(maxsize=8192)
-def _link_shares(
-    sizes: tuple[int, int, int, int, int], links: tuple[tuple[int, ...], ...]
-) -> tuple[tuple[float, ...], float]:
+def _link_shares(sizes: Sizes, kinds: Axes, links: tuple[tuple[int, ...], ...]) -> tuple[tuple[float, ...], float]:
     """Least share of a device's links that lead to members of its group, of each kind of groups; and of those that lead
     to its partner in the next rank of the pipeline.
 
     Args:
-        sizes: of the axes of the mesh.
+        sizes, kinds: of the axes of a mesh, and axes of the groups in it.
         links: of a node, see `Cluster`.
     """
     counts, per_node = np.array(links, np.float64), len(links)
@@ -247,30 +244,34 @@ def _link_shares(
                     shares.append(float((np.maximum(linked, 0.5) / totals[members]).min()))
         return min(shares)
 
-    of_groups = [np.moveaxis(devices, axes, range(5 - len(axes), 5)) for axes in _AXES]
-    kinds = [axes.reshape(-1, math.prod(sizes[axis] for axis in _AXES[i])) for i, axes in enumerate(of_groups)]
+    groups = [_last(devices, axes).reshape(-1, math.prod(sizes[axis] for axis in axes)) for axes in kinds]
     ranks = devices.reshape(sizes[0], -1)
     partners = np.stack([ranks[:-1].ravel(), ranks[1:].ravel()], axis=1)
-    return tuple(map(least, kinds)), least(partners)
+    return tuple(map(least, groups)), least(partners)
 
 
 @lru_cache(maxsize=8192)
 def _spans(
-    sizes: tuple[int, int, int, int, int], bounds: tuple[int, ...]
+    sizes: Sizes, kinds: Axes, bounds: tuple[int, ...]
 ) -> tuple[list[tuple[int, int, int, int]], dict[tuple[int, int], int]]:
     """Size, inside, nodes, sharing of the kinds of groups; and (rank, rank) → devices of a node that send across.
 
     Args:
-        sizes: of the axes of the mesh.
+        sizes, kinds: of the axes of a mesh, and axes of the groups in it.
         bounds: the first device after each node; one number is that of the devices in every node.
     """
     devices = np.arange(math.prod(sizes))
     nodes = devices // bounds[0] if len(bounds) == 1 else np.searchsorted(bounds, devices, side="right")
     nodes = nodes.reshape(sizes)
-    spans = [_span(np.moveaxis(nodes, axes, range(5 - len(axes), 5)), [sizes[axis] for axis in axes]) for axes in _AXES]
+    spans = [_span(_last(nodes, axes), [sizes[axis] for axis in axes]) for axes in kinds]
     ranks = nodes.reshape(sizes[0], -1)
     pairs = [(rank, rank + 1) for rank in range(sizes[0] - 1)] + [(0, sizes[0] - 1)]
     return spans, {pair: _crossing(ranks[pair[0]], ranks[pair[1]]) for pair in pairs}
+
+
+def _last(mesh: NDArray[np.int64], axes: Sequence[int]) -> NDArray[np.int64]:
+    """The mesh with these axes behind the others."""
+    return np.moveaxis(mesh, axes, range(mesh.ndim - len(axes), mesh.ndim))
 
 
 def _span(nodes: NDArray[np.int64], sizes: Sequence[int]) -> tuple[int, int, int, int]:

@@ -61,8 +61,6 @@ PROGRAM = Work(2.5e-3, 7.0e-8)
 """A linear program, by its rows times its columns."""
 INTEGER = Work(5.0e-3, 9.0e-5)
 """A node of an integer program, by columns times those that are whole."""
-ALIKE = Work(1.8e-4, 0.0)
-"""Two divisions compared with one another."""
 
 _done = threading.local()
 

@@ -81,10 +81,9 @@ class Incumbent:
         if self.best is None or completion.step_s < self.best.step_s:
             self.best, self.best_after = completion, self.trials
 
-    @property
-    def stale(self) -> bool:
-        """Whether as many strategies came after the best one as before: a better one is not to be expected."""
-        return self.trials >= max(self.patience, 2 * self.best_after)
+    def stale(self, times: int) -> bool:
+        """Whether so many times as many strategies came as the best one came after."""
+        return self.trials >= max(self.patience, times * self.best_after)
 
 
 def sort_of(strategy: Strategy) -> Hashable:

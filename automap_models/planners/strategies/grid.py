@@ -1,7 +1,6 @@
 """The grid of strategies: all that fixed fields leave open but cuts and recomputation, subspace by subspace.
 
-    subspace   tp · cp · dp · pp = devices, ep | dp, vp, micro-batch | global batch / dp, schedule, ZeRO, SP;
-               an ep that is given may divide tp · cp · dp instead
+    subspace   tp · cp · dp · pp = devices, ep | tp · cp · dp, vp, micro-batch | global batch / dp, schedule, ZeRO, SP
     strategy   a subspace with the layers of each virtual stage, and what each recomputes of how many of its blocks;
                no virtual stage is empty but for blocks at the ends of the model
 
@@ -11,6 +10,9 @@ Left out is what a strategy on the grid is never slower and never fuller than, u
                                   model of several kinds of blocks they would only let it recompute other blocks first
     one rank of data parallelism  ZeRO: nothing is there to be divided
     tp 1                          sequence parallelism, for the same reason
+    cp and micro-batch            a factor that they have in common, for whole sequences on so many more ranks of data
+                                  parallelism are as many tokens a device: keys and values go less far, and all else
+                                  takes the same but for position tables (1e-4 of a step) and buffers of groups
 """
 
 from __future__ import annotations
@@ -74,13 +76,25 @@ class Grid:
                 continue
             if shape.sequence % cp or pp > shape.layers + 2:
                 continue
-            eps = [ep for ep in self._values("ep", _divisors(dp)) if not (tp * cp * dp % ep or experts % ep)]
+            eps = [ep for ep in self._values("ep", _divisors(experts)) if not (tp * cp * dp % ep or experts % ep)]
             micro_batches = [size for size in self._values("micro_batch", _divisors(samples)) if samples % size == 0]
             shares = self._values("sequence_parallel", (True, False) if tp > 1 else (False,))
             for ep, micro_batch, shared in product(eps, micro_batches, shares):
                 degrees = Degrees(tp, cp, ep, pp, dp, micro_batch, shared)
-                if (not shared or shape.sequence % (tp * cp) == 0) and self._has_degrees(degrees):
+                divides = not shared or shape.sequence % (tp * cp) == 0
+                if divides and self._has_degrees(degrees) and not self._splits_in_vain(degrees):
                     yield degrees
+
+    def _splits_in_vain(self, degrees: Degrees) -> bool:
+        """Whether sequences are split that could be whole, with smaller micro-batches on more ranks."""
+        d = degrees
+        for n in range(2, gcd(d.cp, d.micro_batch) + 1):
+            if d.cp % n == 0 and d.micro_batch % n == 0 and not {"cp", "dp", "micro_batch"} & set(self.fixed):
+                whole = d._replace(cp=d.cp // n, dp=d.dp * n, micro_batch=d.micro_batch // n)
+                alike = whole.expert_tensor == d.expert_tensor and self.zeros_of(whole) == self.zeros_of(d)
+                if alike and self._has_degrees(whole):
+                    return True
+        return False
 
     def _splits_operators(self, tp: int) -> bool:
         shape = self.shape

@@ -10,15 +10,17 @@
 
 One queue holds all of them by their bound. The one of the least bound is replaced by what it consists of, or its bound
 by a tighter one. The search ends when the least bound is within `gap` of the best strategy: no strategy of the grid is
-more than that shorter. It ends, too, when what is proven cannot get tighter, as the least bound is of a subspace whose
-bounds are spent, and twice as many strategies were simulated as the best one came after. From the first of these on
-a subspace's first program only shows a strategy: none is solved for a tighter bound, which would prove nothing.
+more than that shorter. It ends, too, when the best one came long ago and the proof will get no further: twice as many
+strategies were simulated by then, and the least bound is of a subspace whose bounds are spent; or four times as many, and
+the least bound rises so slowly that the time will be up before it is within `gap`. Once the bounds of a subspace are spent, the first program of any other one only
+shows a strategy: none is solved for a tighter bound, which would prove nothing.
 """
 
 from __future__ import annotations
 
 import heapq
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -36,11 +38,10 @@ from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, least_in_flight
 from automap_models.planners.strategies.closed_forms import estimated_subspaces
 from automap_models.planners.strategies.completion import Completion, Completions, Incumbent, priced
-from automap_models.planners.strategies.dominance import DegreeCosts
 from automap_models.planners.strategies.grid import Grid, ScheduleChoice, Subspace, neighbours, usual_degrees
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
-from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts
+from automap_models.planners.strategies.subspace_costs import DegreeCosts, RankCosts, SubspaceCosts
 
 Explore = Callable[[float], None]
 """What is done about an entry of the queue, of such a bound, when it has the least one."""
@@ -71,8 +72,6 @@ class SearchCounts:
     """How much was looked at: degrees and subspaces of the grid, subspaces by the bound that ruled them out or not."""
 
     divisions: int = 0
-    dominated: int = 0
-    """Sets of degrees that another one is as good as in all."""
     families: int = 0
     relaxed: int = 0
     chained: int = 0
@@ -102,8 +101,9 @@ class Search:
         self.recompute = sorted({kind for kinds in problem.recompute_sets for kind in kinds})
         self.queue: list[tuple[float, int, Explore]] = []
         self.numbers = count()
-        self.reported_s, self.slack_s = 0.0, 0.0
-        self.degree_sets: set[Degrees] = set()
+        self.reported_s = 0.0
+        self.begun_s = effort.counted_s()
+        self.bounds_s: list[tuple[float, float]] = []  # counted seconds of the search, least bound
         self.entered: set[RankCosts] = set()
         self.incumbent = Incumbent(self.config.gap, self.config.patience) if self.former is None else self.former
         self.divided = DegreeCosts(self.grid, shared)
@@ -153,15 +153,25 @@ class Search:
             self.push(bound_s, partial(self.split_degrees, degrees))
         while self.queue:
             bound_s, _, explore = heapq.heappop(self.queue)
-            proven = self.open_s <= bound_s and self.incumbent.stale
-            if bound_s >= self.limit_s or proven or self.deadline.passed:
+            proven = self.open_s <= bound_s and self.incumbent.stale(2)
+            hopeless = self.too_slow(bound_s) and self.incumbent.stale(4)
+            if bound_s >= self.limit_s or proven or hopeless or self.deadline.passed:
                 self.open_s = min(self.open_s, bound_s)
                 break
             self.tell(bound_s)
             explore(bound_s)
-        if self.slack_s:
-            least_s = self.open_s if self.best is None else min(self.open_s, self.best.step_s)
-            self.open_s = max(0.0, least_s - self.slack_s)
+
+    def too_slow(self, bound_s: float) -> bool:
+        """Whether the least bound, which rises by about as much whenever the effort doubles, will not come to the limit
+        in time."""
+        spent_s = effort.counted_s() - self.begun_s
+        self.bounds_s.append((spent_s, bound_s))
+        half = bisect_right(self.bounds_s, (0.5 * spent_s, float("inf"))) - 1
+        rise_s = bound_s - self.bounds_s[half][1]
+        if half < 0 or rise_s <= 0:  # the queue is young, or the bound is about to rise
+            return False
+        doublings = (self.limit_s - bound_s) / rise_s
+        return bool(spent_s * (2.0 ** min(doublings, 60.0) - 1.0) > self.deadline.remaining_s)
 
     def tell(self, bound_s: float) -> None:
         """News for whoever watches, at most every fifth of a second."""
@@ -192,17 +202,11 @@ class Search:
                 break
             costs = self.divided.costs(degrees, self.grid.zeros(degrees)[0])
             bounded.append((degrees_bound(costs, self.recompute), degrees))
-        self.degree_sets = {degrees for _, degrees in bounded}
         self.counts.divisions += len(degree_sets)
         return bounded
 
     def split_degrees(self, degrees: Degrees, bound_s: float) -> None:
-        """Into the stages of ZeRO, unless another division is as good in all."""
-        shorter_s = self.divided.dominated_by(degrees, self.degree_sets)
-        if shorter_s <= 0.1 * self.config.gap * bound_s:  # which what is proven is lowered by
-            self.counts.dominated += 1
-            self.slack_s = max(self.slack_s, shorter_s)
-            return
+        """Into the stages of ZeRO."""
         choices, reserve = self.grid.schedules(degrees), self.problem.reserve(degrees.pp)
         emptiest = np.min([self.in_flight(degrees, choice) for choice in choices], axis=0)
         zeros = self.grid.zeros(degrees)
