@@ -183,10 +183,6 @@ class PlanOptions(StageOptions):
             if getattr(self, name) is not None:
                 raise BadInput(reason, where=f"`{name}`", do="leave it out")
 
-    def given(self, *names: str) -> dict[str, Any]:
-        """Those of the named options that are not left open."""
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
-
     def make_planner(self, name: str | None = None) -> Planner[Any, StagedPlan, Any]:
         """The planner asked for, or another one, with the options that are given and that it has.
 
@@ -199,7 +195,7 @@ class PlanOptions(StageOptions):
         if name not in planner_names("staged"):
             do = f"choose from {', '.join(planner_names('staged'))}"
             raise BadInput(f"unknown planner {name!r}", where="`planner`", do=do)
-        config = self.given("policy", "beam", "certify_s", "refine_s", "min_gain")
+        config = given(self, "policy", "beam", "certify_s", "refine_s", "min_gain")
         if "policy" in config:
             config["policy"] = Path(config["policy"])
         accepted = config_names(name)
@@ -276,6 +272,11 @@ class ExploreOptions(StageOptions):
             what = f"{memory_bytes:g} bytes are more than the {most:g} of a device of cluster {cluster.name}"
             raise BadInput(what, where="`memory_bytes`", do="give less, or another cluster")
         return cluster.with_memory_at_most(memory_bytes)
+
+
+def given(arguments: object, *names: str) -> dict[str, Any]:
+    """Those of the named arguments, options or fields of a request that are not None."""
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def _require_types(options: object) -> None:

@@ -22,7 +22,6 @@ from automap_models.requests import PlanRequest
 from automap_models.requests.strategies import StrategyResult, command_line, frameworks_of, gap, searched_document
 from automap_models.workloads.source import notes_of
 
-from ..commands.parsing import flag
 from ..runner import Report
 from .pipeline import heading
 from .text import Column, Table, fact_table, plain, print_parts
@@ -52,16 +51,7 @@ def _title(request: PlanRequest, estimate: Estimate) -> str:
     usual = "" if request.options.global_batch else " (--global-batch)"
     runtime = plain(estimate.runtime) or "programs in general (--runtime)"
     where = f"{heading(estimate.model, request.cluster)}; by the clock of {plain(estimate.device)} for {runtime}"
-    return f"{where}, {samples}{tokens} a step{usual}{of_options(request)}"
-
-
-def of_options(request: PlanRequest) -> str:
-    """A line that says for which options a transformer is traced, and what that leaves out; nothing without any."""
-    names = getattr(request, "of_stages", ())
-    if not names:
-        return ""
-    where = " and ".join(map(flag, names))
-    return f"\nfor {where}, of the traced model: no strategies with tp, cp and ep, and attention keeps its scores"
+    return f"{where}, {samples}{tokens} a step{usual}"
 
 
 def print_searched(searched: StrategyResult, title: str) -> None:
