@@ -310,12 +310,15 @@ def clock_error(estimate: Estimate) -> str | None:
     shape, names = estimate.facts.shape, ", ".join(estimate.unfitted)
     if names:
         return f"unfitted: data sheet of {names}, and the mean constants of devices that have a fit"
+    device = read_device(estimate.device) if estimate.device in known_devices() else None
+    if device is not None and not device.fitted_to:
+        return f"unfitted: data sheet of {device.name}, and the constants of a device of its generation"
     if shape is None:
         return None
     runtime = read_runtime(estimate.runtime) if estimate.runtime else None
     error = None if runtime is None else runtime.mixtures_left_out if shape.experts else runtime.left_out
-    if error is None and not shape.experts and estimate.device in known_devices():
-        error = read_device(estimate.device).left_out
+    if error is None and not shape.experts and device is not None:
+        error = device.left_out
     if error is None:
         what = "mixtures of experts" if shape.experts else "steps that it was not fitted to"
         return f"how far it is off {what} is not known" + (" (--runtime)" if not estimate.runtime else "")

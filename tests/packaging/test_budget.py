@@ -38,20 +38,20 @@ BUDGET = {
     "planners/staged": (3_530, 19),
     "planners/strategies": (2_957, 15),
     "plots": (1_258, 9),
-    "requests": (1_764, 11),
+    "requests": (1_774, 11),
     "rl": (1_068, 9),
     "run": (4_705, 24),
-    "simulate": (1_767, 9),
+    "simulate": (1_727, 10),
     "torch_export": (3_110, 14),
     "workloads": (4_466, 25),
     "zoo": (1, 1),
-    "infer": (4_888, 27),
+    "infer": (4_891, 27),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (4_129, 24),
+    "benchmarks": (4_186, 25),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_483, "files": 379, "compiled": 80, "numbers": 237}
+TOTALS = {"lines": 69_456, "files": 380, "compiled": 80, "numbers": 237}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

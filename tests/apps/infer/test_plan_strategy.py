@@ -183,8 +183,13 @@ def test_a_price_on_a_device_without_a_fit_says_that_its_constants_are_means(
     files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, *_, cluster = files
-    assert main([model, "--device", "cpu", "--topo", cluster, *GIVEN]) == 0
-    assert "unfitted: data sheet of cpu, and the mean constants" in capsys.readouterr().out
+    for device, constants in (
+        ("cpu", "mean constants of devices"),
+        ("b300", "constants of a device of its generation"),
+    ):
+        assert main([model, "--device", device, "--topo", cluster, *GIVEN]) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        assert f"unfitted: data sheet of {device}, and the {constants}" in printed
 
 
 @pytest.mark.parametrize(
