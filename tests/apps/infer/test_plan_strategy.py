@@ -6,16 +6,14 @@ import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 import automap_models as am
-from automap_models.core.strategy import Precision, Recompute
 from automap_models.export.target import read_source
 from automap_models.infer.app import export
 from automap_models.infer.app import plan as main
-from automap_models.infer.commands.strategies import PRECISIONS, RECOMPUTE
 from automap_models.infer.reports.strategies import print_estimate
 from automap_models.requests import StrategyRequest
 from automap_models.requests.plan import plan_request
@@ -235,11 +233,6 @@ def test_the_device_is_the_one_that_the_cluster_is_made_of(
         assert main([*arguments, *GIVEN, "--json"]) == 0
     first, _, second = capsys.readouterr().out.partition("\n}\n")
     assert json.loads(first + "}") == json.loads(second)
-
-
-def test_the_options_know_what_a_strategy_knows() -> None:
-    assert get_args(Recompute) == RECOMPUTE
-    assert get_args(Precision) == PRECISIONS
 
 
 def test_the_search_finds_a_strategy_that_costs_what_it_says(
