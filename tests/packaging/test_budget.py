@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (931, 8),
-    "core": (7_388, 35),
+    "core": (7_392, 35),
     "cost": (3_694, 19),
     "envs": (1_600, 12),
     "export": (1_994, 14),
@@ -45,13 +45,13 @@ BUDGET = {
     "torch_export": (3_110, 14),
     "workloads": (4_466, 25),
     "zoo": (1, 1),
-    "infer": (4_891, 27),
+    "infer": (4_890, 27),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_186, 25),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_456, "files": 380, "compiled": 80, "numbers": 237}
+TOTALS = {"lines": 69_459, "files": 380, "compiled": 80, "numbers": 237}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
