@@ -26,16 +26,16 @@ BUDGET = {
     "core": (7_392, 35),
     "cost": (3_694, 19),
     "envs": (1_600, 12),
-    "export": (1_994, 14),
+    "export": (1_993, 14),
     "formats": (5_243, 21),
     "hlo": (6_936, 36),
-    "planners": (857, 6),
+    "planners": (855, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_325, 17),
     "planners/portfolio": (2_938, 15),
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
-    "planners/staged": (3_530, 19),
+    "planners/staged": (3_527, 19),
     "planners/strategies": (2_957, 15),
     "plots": (1_258, 9),
     "requests": (1_774, 11),
@@ -48,10 +48,10 @@ BUDGET = {
     "infer": (4_890, 27),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (4_186, 25),
+    "benchmarks": (4_189, 25),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_459, "files": 380, "compiled": 80, "numbers": 237}
+TOTALS = {"lines": 69_453, "files": 380, "compiled": 80, "numbers": 237}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
