@@ -213,8 +213,7 @@ class ExploreOptions(StageOptions):
         memory_bytes: of a device that plans may use; None is all.
         forbidden: kinds of parallelism: "data", "operator", "pipeline".
         budget_s: counted seconds (planners.effort) of the exact search.
-        thorough: whether everything is searched to the end, and an agent trained.
-        seed: of random draws.
+        thorough: whether everything is searched to the end.
 
     Raises:
         BadInput: a value that cannot be meant.
@@ -227,14 +226,12 @@ class ExploreOptions(StageOptions):
     forbidden: tuple[Technique, ...] = ()
     budget_s: float | None = None
     thorough: bool = False
-    seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.objective == "length" and self.schedule is not None:
             raise BadInput("is not that of a length", where="`schedule`", do="leave it out, or take the step")
-        for name in ("max_stages", "seed"):
-            _set_whole(self, name)
+        _set_whole(self, "max_stages")
         for name in ("pins", "together", "forbidden"):  # one of them, or several in any collection
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))

@@ -14,7 +14,6 @@ from .parsing import (
     DEVICE,
     PROFILED_SIZE,
     RESTRICTIONS,
-    SEED,
     STATE_FACTOR,
     STEP,
     add_objective,
@@ -36,18 +35,17 @@ LIMITS = """
     --memory SIZE            memory of a device that plans may use, such as '16 GB', '14 GiB' or 16e9 (default: all)
     --forbid                 a kind of parallelism that is not to be used; may be repeated
 """
-SEARCHING = f"""
+SEARCHING = """
     --budget TIME  time for all searches together, without tracing, counted by what is computed (default: 20 s for
         strategies, 1.2 s for plans of stages)
     --thorough     search all stages and micro-batches to the end
-    {SEED}
     --no-cache     neither read what former runs traced nor keep this one's
     --plan FILE    search nothing: cost and show this plan.json
 """
 OF_SEARCHING = (
     *("schedule", "min_gain", "min_stage", "equal_replicas", "cut_at", "target"),
     *("global_batch", "state_factor", "pins", "together", "max_stages", "memory_bytes", "forbidden"),
-    *("budget_s", "thorough", "seed", "out", "plot"),
+    *("budget_s", "thorough", "out", "plot"),
 )
 """Options that a plan made before has no use for."""
 EPILOG = f"""Two searches:
