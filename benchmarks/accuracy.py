@@ -20,15 +20,17 @@ from pathlib import Path
 import numpy as np
 import runtimes
 from common import ROOT, refuse
+from joint_fit import left_out_s
 from ladders import TERM_COLUMNS, errors_of_terms, pairs_of_terms
-from measured_steps import FIGURES, Price, figures, files_in, left_out_s, percent, price_files, shares_of
+from measured_steps import FIGURES, Price, figures, files_in, percent, price_files, shares_of
 
 from automap_models.cost.measured_step import MeasuredStep
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_text
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.runtime_yaml import read_runtime
-from automap_models.simulate.calibration import errors_of, predicted_s
+from automap_models.simulate.calibration import predicted_s
+from automap_models.simulate.observations import errors_of
 
 PAGE = ROOT / "docs" / "reference" / "accuracy.md"
 Cell = tuple[str, str, str]

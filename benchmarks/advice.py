@@ -131,8 +131,11 @@ class Job:
             if stages == 1:
                 yield self.rival("data parallelism", problem, StagedPlan((), (), count, "rival"))
                 continue
-            for name, plan in framework_plans(problem, blocks, layers):
+            for name, plan in framework_plans(problem, blocks):
                 yield self.rival(f"{name} {stages}", problem, plan)
+            for name, plan in framework_plans(problem, layers) if layers != blocks else ():
+                if name in ("deepspeed", "cost balanced"):
+                    yield self.rival(f"{name}, layers, {stages}", problem, plan)
             if stages <= 2 * self.cluster.nodes:
                 yield self.rival(f"uniform {stages}", problem, UniformPlanner().solve(problem).plan)
 

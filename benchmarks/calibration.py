@@ -25,7 +25,8 @@ from common import print_rows
 from automap_models.core.device import USUAL, Device
 from automap_models.core.profile import Profile
 from automap_models.formats.npz import read_npz, write_npz
-from automap_models.simulate.calibration import MeasuredKind, Observation, fit_constants, left_out_s, pass_observation
+from automap_models.simulate.calibration import fit_constants, left_out_s
+from automap_models.simulate.observations import MeasuredKind, Observation, pass_observation
 from automap_models.workloads.measured import measured_passes, passes_work
 from automap_models.workloads.source import Source, SourceKind, profile_source
 

@@ -19,8 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,22 +27,14 @@ import numpy as np
 from common import print_rows, refuse, tracked
 from scipy.stats import kendalltau
 
-from automap_models.core.device import Device, StepConstants
+from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate
-from automap_models.core.profile import FloatArray
 from automap_models.cost.measured_step import MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import require_writable, write_text
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.measured_rows import read_measured_steps
-from automap_models.simulate.calibration import (
-    MeasuredKind,
-    errors_of,
-    fit_kinds,
-    measured_estimate,
-    predicted_s,
-    step_observation,
-)
+from automap_models.simulate.observations import errors_of, measured_estimate
 from automap_models.workloads.measured import step_work
 
 LEAST_PLANS = 4
@@ -211,47 +202,6 @@ def pairs_of(prices: Iterable[Price], what: str) -> tuple[list[float], list[floa
                 predicted.append(estimate.step_s if what == "step_s" else measured_bytes(step, estimate))
                 measured.append(value)
     return predicted, measured
-
-
-def left_out_of_kinds_s(kinds: Mapping[str, MeasuredKind], start: Mapping[str, StepConstants]) -> dict[str, FloatArray]:
-    """Name of a kind → [n] seconds of its steps with the constants that are fitted without their source.
-
-    A source is left out of all kinds at once, of which those are fitted again that it has steps of.
-
-    Args: see `fit_kinds`; `start` are the constants that are fitted to all sources.
-    """
-    seconds = {name: np.zeros(len(kind.observations)) for name, kind in kinds.items()}
-    for source in sorted({source for kind in kinds.values() for source in kind.sources}):
-        kind_names = [name for name, kind in kinds.items() if source in kind.sources]
-        constants = fit_kinds({name: kind.parted(source)[1] for name, kind in kinds.items()}, start, kind_names)
-        for name in kind_names:
-            places = [i for i, observation in enumerate(kinds[name].observations) if observation.source == source]
-            seconds[name][places] = predicted_s(kinds[name].parted(source)[0], asdict(constants[name]))
-    return seconds
-
-
-def left_out_s(steps: Iterable[MeasuredStep | SkippedStep], devices: Mapping[str, Device]) -> dict[str, float]:
-    """Name of a step → its seconds with constants of devices that are fitted without its source.
-
-    Of the steps that constants are fitted to (`fitted_to`). Devices have their constants in common that are fitted to
-    the same sources.
-
-    Args:
-        steps: as they were read.
-        devices: name → device.
-    """
-    groups: dict[tuple[str, ...], list[MeasuredStep]] = defaultdict(list)
-    for step in steps:
-        if isinstance(step, MeasuredStep) and step.step_s and step.source in devices[step.device].fitted_to:
-            groups[devices[step.device].fitted_to].append(step)
-    by_kind = {some[0].device: some for fitted_to, some in groups.items() if len(fitted_to) > 1}
-    kinds = {}
-    for kind, some in by_kind.items():
-        observations = [step_observation(step, step_work(step)) for step in some]
-        kinds[kind] = MeasuredKind(observations, [devices[name] for name in sorted({step.device for step in some})])
-    seconds = left_out_of_kinds_s(kinds, {kind: devices[kind].constants for kind in kinds})
-    pairs = ((by_kind[kind], seconds[kind].tolist()) for kind in kinds)
-    return {step.name: s for some, of_kind in pairs for step, s in zip(some, of_kind, strict=True)}
 
 
 def main() -> None:

@@ -28,17 +28,8 @@ from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.formats.runtime_yaml import numbers_of, read_runtime
-from automap_models.simulate.calibration import (
-    RUNTIME_PULL,
-    MeasuredKind,
-    Observation,
-    Values,
-    errors_of_all,
-    fit,
-    fit_resolved,
-    predicted_s,
-    step_observation,
-)
+from automap_models.simulate.calibration import RUNTIME_PULL, fit, fit_resolved, predicted_s
+from automap_models.simulate.observations import MeasuredKind, Observation, Values, errors_of_all, step_observation
 from automap_models.workloads.measured import step_work
 
 MOST_STEPS = 24

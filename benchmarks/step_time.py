@@ -24,11 +24,13 @@ from common import print_rows
 from torch import Tensor, nn
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.plan import Plan, Stage
+from automap_models.core.plan import Plan
 from automap_models.core.profile import FloatArray, Profile
+from automap_models.core.result import PlanReport, Result
 from automap_models.core.run_record import RunRecord
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
+from automap_models.formats.staged_plan import staged_document
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.search import ExactPlanner
 from automap_models.run.base import RunProblem, run_schedule
@@ -150,18 +152,10 @@ def plans(profile: Profile, stages: int, micro_batches: int) -> tuple[StagedProb
     return problem, {**cuts, "doubling": tuple(int(cut) for cut in np.searchsorted(done, doubling))}
 
 
-def run_plan(problem: StagedProblem, cost: StagedCost, plan: str, cuts: tuple[int, ...]) -> Plan:
-    """The plan as automap-run takes it, one device a stage."""
-    profile, ends = problem.profile, (*cuts, len(problem.profile) - 1)
-    stages = tuple(
-        Stage(
-            *(first, last, profile.name(last), (s, s), 1, 1, None),
-            *(float(cost.forward_s[s]), float(cost.backward_s[s]), 0.0, 0.0),
-        )
-        for s, (first, last) in enumerate(zip((0, *(cut + 1 for cut in cuts)), ends, strict=True))
-    )
-    count, fingerprint = problem.micro_batches, profile.model_fingerprint
-    return Plan(plan, profile.model, stages, count, None, None, cost.length_s, fingerprint, {}, problem.cluster)
+def run_plan(problem: StagedProblem, cost: StagedCost, plan: StagedPlan) -> Plan:
+    """The plan as automap-run takes it."""
+    result = Result(problem, plan, cost, "feasible")
+    return staged_document(PlanReport(result, {}, cost.step_s, None, None)).plan(plan.planner)
 
 
 def compare(name: str, micro_batches: int, repeats: int, seed: int) -> list[Comparison]:
@@ -173,9 +167,10 @@ def compare(name: str, micro_batches: int, repeats: int, seed: int) -> list[Comp
     update_s = float(str(profile.meta["update_per_step_s"]))
     results = []
     for plan, cuts in by_plan.items():
-        cost = plan_cost(problem, StagedPlan(cuts, tuple(range(1, STAGES)), micro_batches, "given"))
+        one_device_each = StagedPlan(cuts, tuple(range(1, STAGES)), micro_batches, plan)
+        cost = plan_cost(problem, one_device_each)
         shares = np.add.reduceat(profile.W, [0, *(cut + 1 for cut in cuts)]) / profile.W.sum()
-        running = run_plan(problem, cost, plan, cuts)
+        running = run_plan(problem, cost, one_device_each)
         for schedule, virtual in SCHEDULES.items():
             to_run = RunProblem(
                 plan=running,

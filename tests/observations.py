@@ -11,7 +11,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.measured_step import MeasuredModel, MeasuredStep
 from automap_models.cost.runtime import Runtime
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.simulate.calibration import Observation, step_observation
+from automap_models.simulate.observations import Observation, step_observation
 
 
 def observation(name: str, source: str, layers: int, hidden: int, **values: int) -> Observation:

@@ -183,7 +183,7 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
         ),
         (lambda: am.plan("gpt2"), "`gpus`: no cluster is given; give a cluster, or devices such as gpus='8xh100'"),
         (lambda: am.plan("gpt2", "C", gpus="8xh100"), "`gpus`: is given beside a cluster"),
-        (lambda: am.plan("gpt2", gpus="8xh100", for_="jax"), "`for_`: jax "),
+        (lambda: am.plan("gpt2", gpus="8xh100", for_="jax"), "`for_=jax`: is not for a transformer: it takes no"),
         (lambda: am.plan("gpt2", gpus="8xh100", memory="1 TB"), "`memory`: 1e+12 bytes are more than the 8e+10 of"),
         (lambda: am.plan(3, "C"), "`model`: is of type int; give a Profile, a PyTorch module, a JAX"),
         (
@@ -208,7 +208,7 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
         (lambda: am.plan(PROFILE, "C", pin="head"), "`pin`: 'head' is not LAYER=STAGE"),
         (lambda: am.plan(PROFILE, "C", device="a100"), f"`device`: does not apply: {PROFILE} is a profile"),
         (lambda: am.plan(am.read_profile(PROFILE), "C", 3), "`inputs`: Profile(vgg19: 282 instructions"),
-        (lambda: am.plan(WORK, "C", min_gain=0.1), "`model`: is the work of a model, of which strategies"),
+        (lambda: am.plan(WORK, "C", pin="head=0"), "`pin`: is not for a transformer: strategies have stages of whole"),
         (lambda: am.profile(WORK), "`model`: is the work of a model, of which strategies"),
         (lambda: am.price(WORK, "C", tp=2, sequence=8), "`sequence`: is for the name of a model; leave it out"),
         (lambda: am.plan(PROFILE, "C", microbatch_size=3), "`microbatch_size`: the profile says "),
@@ -221,7 +221,7 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
             "`schedule`: strategies of such a model are of its profile, which has no times of",
         ),
         (lambda: am.plan(PROFILE, "C", precision="bf16"), "`precision`: strategies of such a model are of its profile"),
-        (lambda: am.plan("gpt2", "p4d-4", tp=2, min_gain=0.1), "`min_gain`: is not for a strategy, which `tp` gives"),
+        (lambda: am.plan("gpt2", "p4d-4", tp=2, min_stage=0.1), "`min_stage`: is not for a strategy, which `tp` gives"),
         (lambda: am.plan("gpt2", "p4d-4", tensor=2), "plan: has no option 'tensor'; it has "),
         (
             lambda: am.plan("gpt2", "p4d-4", tp=2, global_batch=8, devices=3),

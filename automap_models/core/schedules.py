@@ -190,7 +190,7 @@ def require_runnable(name: str, ranks: int, micro_batches: int, virtual: int) ->
     if name == "dualpipev" and micro_batches < 2 * ranks:
         what = f"schedule {name} with {micro_batches} micro-batches on {ranks} ranks"
         raise BadInput(what, where="`micro_batches`", do=f"give at least {2 * ranks}, one a virtual stage")
-    repeated, _ = repeating_micro_batches(name, ranks, micro_batches, virtual)
+    repeated, _ = repeating_micro_batches(name, ranks, micro_batches)
     if ranks * virtual * repeated > MOST_PASSES:
         require_few_passes(name, ranks * virtual, micro_batches)
 
@@ -206,7 +206,7 @@ def require_few_passes(name: str, stages: int, micro_batches: int) -> None:
         raise BadInput(what, where="`micro_batches`", do=f"give at most {MOST_PASSES // stages}")
 
 
-def repeating_micro_batches(name: str, ranks: int, micro_batches: int, virtual: int) -> tuple[int, int]:
+def repeating_micro_batches(name: str, ranks: int, micro_batches: int) -> tuple[int, int]:
     """(M', R): M' of the M micro-batches show all of a schedule, whose middle repeats itself every R micro-batches.
 
         M    warm-up | steady … steady … steady … steady | ending
@@ -217,7 +217,7 @@ def repeating_micro_batches(name: str, ranks: int, micro_batches: int, virtual: 
 
     Args:
         name: a key of SCHEDULES.
-        ranks, micro_batches, virtual: S, M, vp; see `require_runnable`.
+        ranks, micro_batches: S, M; see `require_runnable`.
     """
     in_rounds = SCHEDULES[name].virtual is None
     if name == "gpipe" or (in_rounds and micro_batches % ranks):

@@ -312,7 +312,10 @@ class SearchLogEntry:
 
 @dataclass(frozen=True)
 class StagedPlan:
-    """The decision, apart from what it costs (cost.staged says that).
+    """The decision as searches encode it: cuts and counts, by number, of one problem; cost.staged prices it.
+
+    Who runs or exports a plan takes `core.plan.Plan`, whose stages have names, devices and predicted times: the plan as
+    its file tells it. `formats.staged_plan.StagedDocument.plan` alone makes it of this, `staged_document(report).plan`.
 
     Attributes:
         cuts: last instruction of each stage but the last, [S-1], increasing.

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from automap_models.core.cluster import Cluster
-from automap_models.core.passes import Schedule, build_schedule
 from automap_models.core.schedules import DEFAULT_SCHEDULE, require_runnable
 from automap_models.errors import BadInput
+
+if TYPE_CHECKING:
+    from automap_models.core.cluster import Cluster
+    from automap_models.core.passes import Schedule
 
 Recompute = Literal["none", "selective", "full"]
 """What the backward pass computes again: nothing, the attention core, or the whole forward pass of a layer."""
@@ -194,6 +196,8 @@ class Strategy:
 
     def build_schedule(self) -> Schedule:
         """The order of passes of every rank of the pipeline."""
+        from automap_models.core.passes import build_schedule  # here, because help imports no numpy
+
         return build_schedule(self.schedule, self.pp, self.micro_batches, self.vp)
 
     def stage_layers(self, shape: TransformerShape) -> tuple[int, ...]:

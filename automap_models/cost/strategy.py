@@ -74,7 +74,7 @@ def device_memory(
 
 def laid_out(strategy: Strategy) -> Schedule:
     """As many of a strategy's passes as show what ranks hold."""
-    micro_batches, _ = repeating_micro_batches(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
+    micro_batches, _ = repeating_micro_batches(strategy.schedule, strategy.pp, strategy.micro_batches)
     return build_schedule(strategy.schedule, strategy.pp, micro_batches, strategy.vp)
 
 

@@ -218,7 +218,6 @@ def _snapped_shardings(problem: StagedProblem, plan: StagedPlan, limits: Limits,
 _SCHEDULES = ("1f1b", "gpipe")
 """In place of one that the target does not run, where stages are not virtual."""
 _PRECISIONS = ("bf16", "fp16", "fp32")
-Step = Callable[[Strategy, Limits, ModelFacts], Strategy]
 
 
 def snapped_strategy(

@@ -183,10 +183,6 @@ class PlanOptions(StageOptions):
             if getattr(self, name) is not None:
                 raise BadInput(reason, where=f"`{name}`", do="leave it out")
 
-    def given(self, *names: str) -> dict[str, Any]:
-        """Those of the named options that are not left open."""
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
-
     def make_planner(self, name: str | None = None) -> Planner[Any, StagedPlan, Any]:
         """The planner asked for, or another one, with the options that are given and that it has.
 
@@ -199,7 +195,7 @@ class PlanOptions(StageOptions):
         if name not in planner_names("staged"):
             do = f"choose from {', '.join(planner_names('staged'))}"
             raise BadInput(f"unknown planner {name!r}", where="`planner`", do=do)
-        config = self.given("policy", "beam", "certify_s", "refine_s", "min_gain")
+        config = given(self, "policy", "beam", "certify_s", "refine_s", "min_gain")
         if "policy" in config:
             config["policy"] = Path(config["policy"])
         accepted = config_names(name)
@@ -217,8 +213,7 @@ class ExploreOptions(StageOptions):
         memory_bytes: of a device that plans may use; None is all.
         forbidden: kinds of parallelism: "data", "operator", "pipeline".
         budget_s: counted seconds (planners.effort) of the exact search.
-        thorough: whether everything is searched to the end, and an agent trained.
-        seed: of random draws.
+        thorough: whether everything is searched to the end.
 
     Raises:
         BadInput: a value that cannot be meant.
@@ -231,14 +226,12 @@ class ExploreOptions(StageOptions):
     forbidden: tuple[Technique, ...] = ()
     budget_s: float | None = None
     thorough: bool = False
-    seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.objective == "length" and self.schedule is not None:
             raise BadInput("is not that of a length", where="`schedule`", do="leave it out, or take the step")
-        for name in ("max_stages", "seed"):
-            _set_whole(self, name)
+        _set_whole(self, "max_stages")
         for name in ("pins", "together", "forbidden"):  # one of them, or several in any collection
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
@@ -276,6 +269,11 @@ class ExploreOptions(StageOptions):
             what = f"{memory_bytes:g} bytes are more than the {most:g} of a device of cluster {cluster.name}"
             raise BadInput(what, where="`memory_bytes`", do="give less, or another cluster")
         return cluster.with_memory_at_most(memory_bytes)
+
+
+def given(arguments: object, *names: str) -> dict[str, Any]:
+    """Those of the named arguments, options or fields of a request that are not None."""
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def _require_types(options: object) -> None:

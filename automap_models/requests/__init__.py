@@ -74,11 +74,6 @@ def device_on(cluster: Cluster, device: str | Device | None) -> Device:
     return device if isinstance(device, Device) else device_of(cluster, device)
 
 
-def given(arguments: object, *names: str) -> dict[str, Any]:
-    """Those of the named arguments, or fields of a request, that are not None."""
-    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
-
-
 @dataclass(frozen=True)
 class ProfileRequest:
     """`automap profile`.
@@ -193,12 +188,10 @@ class ExploreRequest(PlanRequest):
     Attributes:
         plan: is costed and shown, where it is given, and nothing searched.
         target: the framework that is to run the plan, which `options` have the limits of; None for any.
-        of_stages: the options for which a transformer is traced, and its strategies have no tp, cp and ep.
     """
 
     plan: Path | None = None
     target: str | None = None
-    of_stages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

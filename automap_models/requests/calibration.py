@@ -18,7 +18,17 @@ from automap_models.planners.base import Watch
 from automap_models.requests import CalibrateRequest
 from automap_models.requests.profile import begin_of
 from automap_models.simulate import calibration
-from automap_models.simulate.calibration import CONSTANTS, Values
+from automap_models.simulate.calibration import CONSTANTS
+from automap_models.simulate.observations import (
+    FloatArray,
+    MeasuredKind,
+    SourceErrors,
+    Values,
+    errors_by_source,
+    errors_of_all,
+    pass_observation,
+    step_observation,
+)
 from automap_models.simulate.runtime_numbers import NUMBERS
 from automap_models.workloads.measured import described_model, measured_passes, passes_work, step_work
 
@@ -55,10 +65,10 @@ class Calibrated:
     steps: int
     skipped: list[SkippedStep]
     others: int
-    before: list[calibration.SourceErrors]
-    fitted: list[calibration.SourceErrors]
-    left_out: list[calibration.SourceErrors]
-    together: tuple[calibration.SourceErrors, calibration.SourceErrors | None]
+    before: list[SourceErrors]
+    fitted: list[SourceErrors]
+    left_out: list[SourceErrors]
+    together: tuple[SourceErrors, SourceErrors | None]
 
 
 def solve(request: CalibrateRequest, watch: Watch) -> Calibrated:
@@ -71,11 +81,11 @@ def solve(request: CalibrateRequest, watch: Watch) -> Calibrated:
     numbers = {} if runtime is None else numbers_of(runtime, constants)
     usual = {**(asdict(constants) if request.device else {}), **numbers}
     pull = request.pull or (calibration.PULL if runtime is None else calibration.RUNTIME_PULL)
-    observations = [calibration.step_observation(step, step_work(step), numbers) for step in steps]
-    observations += [calibration.pass_observation(passes, passes_work(passes)) for passes in profiles]
+    observations = [step_observation(step, step_work(step), numbers) for step in steps]
+    observations += [pass_observation(passes, passes_work(passes)) for passes in profiles]
     begin = begin_of(watch)
     begin(f"fitting {len(observations)} steps")
-    kind = calibration.MeasuredKind(observations, devices)
+    kind = MeasuredKind(observations, devices)
     best = calibration.fit_resolved(kind, usual, pull)
     begin("leaving steps out in turn")
     rest_s = calibration.left_out_s(kind, best.values, {name: usual[name] for name in best.values}, pull)
@@ -90,12 +100,12 @@ def solve(request: CalibrateRequest, watch: Watch) -> Calibrated:
         steps=len(observations),
         skipped=skipped,
         others=others,
-        before=calibration.errors_by_source(observations, calibration.predicted_s(kind, {})),
-        fitted=calibration.errors_by_source(observations, fitted_s),
-        left_out=calibration.errors_by_source(observations, rest_s),
+        before=errors_by_source(observations, calibration.predicted_s(kind, {})),
+        fitted=errors_by_source(observations, fitted_s),
+        left_out=errors_by_source(observations, rest_s),
         together=(
-            calibration.errors_of_all(observations, fitted_s),
-            calibration.errors_of_all(observations, rest_s) if rest_s.size else None,
+            errors_of_all(observations, fitted_s),
+            errors_of_all(observations, rest_s) if rest_s.size else None,
         ),
     )
 
@@ -110,13 +120,13 @@ def _runtime(
     file: RuntimeFile,
     values: Values,
     steps: list[MeasuredStep],
-    kind: calibration.MeasuredKind,
-    rest_s: calibration.FloatArray,
+    kind: MeasuredKind,
+    rest_s: FloatArray,
 ) -> RuntimeFile:
     """The runtime with its numbers, and how far steps are off that are left out, of the models that were measured."""
     fitted = file_with(file, {name: value for name, value in values.items() if name in NUMBERS})
     folds = kind.folds
-    medians = [calibration.errors_of_all([kind.observations[i] for i in fold], rest_s[fold]).median for fold in folds]
+    medians = [errors_of_all([kind.observations[i] for i in fold], rest_s[fold]).median for fold in folds]
     ends = (round(min(medians), 3), round(max(medians), 3)) if medians else None
     mixtures = {step.model.shape.experts is not None for step in steps}
     return msgspec.structs.replace(

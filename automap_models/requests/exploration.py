@@ -31,7 +31,6 @@ class Explored:
 
     Attributes:
         exploration: the plans.
-        seed: of random draws.
         taken_s: from the request to the plans.
         strategy: the best one of equal stages with ZeRO and recomputation, which is not shorter; or why there is none.
         needed: how much shorter than the best plan it would have to be to take its place, relatively.
@@ -39,7 +38,6 @@ class Explored:
     """
 
     exploration: Exploration
-    seed: int
     taken_s: float
     strategy: Result[StrategyProblem, Strategy] | str
     needed: float = 0.0
@@ -48,7 +46,7 @@ class Explored:
     @cached_property
     def report(self) -> PlanReport:
         """The best plan, whose baselines have as many micro-batches; what else was searched the exploration says."""
-        return evaluate(replace(self.exploration.result, search_log=()), seed=self.seed)
+        return evaluate(replace(self.exploration.result, search_log=()))
 
 
 def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | Candidate:
@@ -77,7 +75,7 @@ def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | 
     if exploration is None:
         raise reason or Infeasible("no plan was found that fits the memory", where=space.model.profile.model)
     taken_s, usual = time.perf_counter() - begun, request.options.global_batch is None
-    return Explored(exploration, request.options.seed, taken_s, strategy, needed, usual)
+    return Explored(exploration, taken_s, strategy, needed, usual)
 
 
 def _explored(

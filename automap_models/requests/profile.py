@@ -94,7 +94,7 @@ def _require_code(request: PlanRequest | ExportRequest) -> None:
 def _given(model: ProfiledModel | ModelWork) -> ProfiledModel:
     """A model that is profiled already; the work of one has no instructions."""
     if isinstance(model, ModelWork):
-        do = "give the name of the model, or no option that only plans of stages know"
+        do = "give the name of the model"
         raise BadInput("is the work of a model, of which strategies are searched and priced", where="`model`", do=do)
     return model
 

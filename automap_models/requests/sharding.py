@@ -14,10 +14,11 @@ from automap_models.errors import BadInput
 from automap_models.formats.sharding_plan import ShardingReport, read_sharding_plan
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.planners.base import Watch
+from automap_models.planners.options import given
 from automap_models.planners.registry import make_planner
 from automap_models.planners.sharding.milp import evaluated
 from automap_models.planners.sharding.traced import TracedSharding, price_report
-from automap_models.requests import SearchRequest, cluster_of, device_on, given
+from automap_models.requests import SearchRequest, cluster_of, device_on
 from automap_models.requests.profile import begin_of
 from automap_models.run.verify_sharding import Verified, verify_beside_data_parallelism
 

@@ -16,11 +16,11 @@ from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_clusters
 from automap_models.formats.staged_plan import read_plan
 from automap_models.planners.base import Progress, Watch
-from automap_models.planners.options import AUTO
+from automap_models.planners.options import AUTO, given
 from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.evaluate import evaluate
-from automap_models.requests import InferRequest, OnlineRequest, ReplanRequest, SweepRequest, cluster_of, given
+from automap_models.requests import InferRequest, OnlineRequest, ReplanRequest, SweepRequest, cluster_of
 from automap_models.requests.profile import profiled, sized_profile
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def swept(request: SweepRequest, watch: Watch) -> Sweep:
     spec, profile = read_sweep(request.sweep), sized_profile(request.profile, options.microbatch_size)
     quick = options.make_planner("tables" if options.policy is None else "policy")
     of_problems = {
-        **options.given("state_factor", "granularity"),
+        **given(options, "state_factor", "granularity"),
         "schedule": options.step_schedule,
         "constraints": options.constraints,
     }

@@ -16,7 +16,7 @@ from automap_models.core.estimate import Estimate, strategy_in_words
 from automap_models.core.model_work import ModelWork
 from automap_models.core.plan import Plan
 from automap_models.core.result import Result
-from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
+from automap_models.core.schedules import DEFAULT_MIN_GAIN, DEFAULT_SCHEDULE, SCHEDULES
 from automap_models.core.strategy import PARTS, Precision, Strategy, TransformerShape, require_parts
 from automap_models.cost.profile_layers import ProfileWork
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
@@ -29,6 +29,7 @@ from automap_models.formats.runtime_yaml import known_runtimes, read_runtime
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Watch
+from automap_models.planners.options import given
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.profile_strategy import PATIENT
 from automap_models.planners.portfolio.space import default_batch
@@ -116,11 +117,16 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
     if isinstance(problem.work, ProfileWork):
         config = replace(config, patience=PATIENT.patience)
     clusters = [] if request.devices is None else _clusters(cluster, *request.devices)
-    return replace(searched(problem, config, clusters, watch), model_s=read - begun)
+    min_gain = given(request.options, "min_gain")
+    return replace(searched(problem, config, clusters, watch, **min_gain), model_s=read - begun)
 
 
 def searched(
-    problem: StrategyProblem, usual: StrategiesConfig, clusters: list[Cluster], watch: Watch
+    problem: StrategyProblem,
+    usual: StrategiesConfig,
+    clusters: list[Cluster],
+    watch: Watch,
+    min_gain: float = DEFAULT_MIN_GAIN,
 ) -> StrategyResult:
     """The best strategy, and what its choices buy.
 
@@ -131,6 +137,7 @@ def searched(
     Args:
         usual: of all searches together.
         clusters: of other sizes, that the best strategies of are wanted, too.
+        min_gain: how much shorter a strategy has to be that is harder to run (planners.strategies.problem).
 
     Raises:
         Infeasible: no strategy fits the memory.
@@ -144,7 +151,7 @@ def searched(
         assert result.reason is not None
         raise what_would_fit(problem, result.reason, watch, deadline)
     comparing_s = min(max(3.0, 2.0 * searched_s), deadline.remaining_s - len(clusters) * config.budget_s)
-    best = Comparisons(result, config, watch, comparing_s, training_limits()).answer()
+    best = Comparisons(result, config, watch, comparing_s, training_limits(), min_gain).answer()
     sizes = list(of_sizes(best.result, clusters, config, watch))
     everything = {**vars(best.result), "taken_s": time.perf_counter() - begun}
     return StrategyResult(**everything, compared=best, sizes=sizes)

@@ -84,9 +84,3 @@ class PrioritisedReplay:
             self.items[name][:size] = np.asarray(array)
         self.mass[:] = 0.0
         self.mass[:size] = np.asarray(state["priorities"])
-
-    def check_valid(self) -> tuple[bool, str]:
-        """Whether no mass is negative and only filled rows can be drawn."""
-        if (self.mass < 0).any():
-            return False, "a mass is negative"
-        return not self.mass[len(self) :].any(), "an empty row has a priority"

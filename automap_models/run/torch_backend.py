@@ -32,11 +32,11 @@ from automap_models.errors import AutomapError, BadInput
 from automap_models.run.base import RunProblem, Say, compare, tolerance_of
 from automap_models.run.layout import Layout, layout_of, sampled_layout
 from automap_models.run.torch_clock import CLOCKS, Clock
-from automap_models.run.torch_pipeline import Pipeline, first_dimension
+from automap_models.run.torch_pipeline import Pipeline
 from automap_models.run.torch_reference import Reference, without_dropout
 from automap_models.run.torch_stages import AFTER, Sampled, in_modules, in_operators, require_model, rows, sampled
 from automap_models.run.workers import Workers
-from automap_models.torch_export.capture import Example, copy_model, read_example
+from automap_models.torch_export.capture import Example, copy_model, first_dimension, read_example
 from automap_models.torch_export.measure import with_values
 from automap_models.torch_export.structure import analyse
 from automap_models.user_code import user_code

@@ -45,6 +45,7 @@ from automap_models.run.torch_stages import (
     rows,
     sampled,
 )
+from automap_models.torch_export.capture import first_dimension
 
 Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
 """A model's inputs: one tensor, positional arguments, or keyword arguments."""
@@ -356,14 +357,6 @@ def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if len(inputs) == 2 and isinstance(inputs[0], tuple) and isinstance(inputs[1], Mapping):
         return inputs[0], dict(inputs[1])
     return tuple(inputs), {}
-
-
-def first_dimension(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """Samples of a micro-batch: the first dimension of the first tensor that has one."""
-    for leaf in pytree.tree_leaves((args, dict(kwargs))):
-        if isinstance(leaf, Tensor) and leaf.dim():
-            return int(leaf.shape[0])
-    raise BadInput("hold no tensor with a batch dimension", where="the inputs", do="give the inputs of a micro-batch")
 
 
 def _require_processes(layout: Layout) -> int:

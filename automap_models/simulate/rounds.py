@@ -57,7 +57,7 @@ def layouts_of(name: str, stages: int, micro_batches: int) -> tuple[Layout, Layo
 
     What repeats itself every 2, 3 or 4 micro-batches does so every PERIOD.
     """
-    _, a_round = repeating_micro_batches(name, stages, micro_batches, 1)
+    _, a_round = repeating_micro_batches(name, stages, micro_batches)
     omitted = (micro_batches - 3 * stages - 2 * PERIOD) // PERIOD * PERIOD if a_round == 1 else 0
     full = layout_of(name, stages, micro_batches, micro_batches, 1, PERIOD, messages=True)
     if omitted <= 0:
@@ -113,7 +113,7 @@ def _played(
     from automap_models.simulate import play
 
     ranks, messages, durations = times.forward_s.size // virtual, bool(times.transfer_s.any()), times.durations()
-    played, a_round = repeating_micro_batches(name, ranks, micro_batches, virtual)
+    played, a_round = repeating_micro_batches(name, ranks, micro_batches)
     while True:
         layout = layout_of(name, ranks, micro_batches, played, virtual, a_round, messages)
         ends = np.empty(layout.nodes.shape[1] + 1)

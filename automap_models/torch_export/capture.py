@@ -165,6 +165,22 @@ def _train_without_cache(model: nn.Module) -> None:
             config.use_cache = False
 
 
+def first_dimension(args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str = "the inputs") -> int:
+    """The samples of a micro-batch: the first dimension of the first tensor that has one.
+
+    Args:
+        name: of what the inputs are, as messages call it.
+
+    Raises:
+        BadInput: there is no such tensor.
+    """
+    for leaf in pytree.tree_leaves((args, dict(kwargs))):
+        if isinstance(leaf, Tensor) and leaf.dim():
+            return int(leaf.shape[0])
+    do = "give inputs whose first dimension are the samples"
+    raise BadInput("no tensor of the inputs has a batch dimension", where=name, do=do)
+
+
 def training_outputs(returned: Any) -> list[Tensor]:
     """The tensors that the backward pass starts from.
 

@@ -16,7 +16,7 @@ from automap_models.core.microbatch import CLOCK_S, clock_table
 from automap_models.core.profile import FloatArray, Profile, SharedParameter
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import known_devices, read_device
-from automap_models.torch_export.capture import capture
+from automap_models.torch_export.capture import capture, first_dimension
 from automap_models.torch_export.kernels import Kernel, grown, kernel_times
 from automap_models.torch_export.structure import FRAMEWORK, Parameter, Structure, analyse, first_used
 from automap_models.torch_export.trace import trace
@@ -177,14 +177,6 @@ def describe(
         "backward_flop": float(structure.totals(flop, backward=True).sum()),
         "unused_parameters": list(structure.unused),
     }
-
-
-def first_dimension(args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> int:
-    """The samples of a micro-batch: the first dimension of the first input that has one."""
-    for leaf in pytree.tree_leaves((args, dict(kwargs))):
-        if isinstance(leaf, Tensor) and leaf.dim():
-            return int(leaf.shape[0])
-    raise BadInput("its example inputs hold no tensor with a batch dimension", where=name, do="give microbatch_size")
 
 
 def dtype_of(model: nn.Module) -> str:

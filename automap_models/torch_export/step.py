@@ -22,9 +22,9 @@ from automap_models.hlo.module import Operation
 from automap_models.hlo.module import Tensor as TensorType
 from automap_models.hlo.order import execution_order, renumbered
 from automap_models.hlo.sharding_rules import RuledModule, ShardingRules, Use, flat_rules
-from automap_models.torch_export.capture import Captured, capture, module_path
+from automap_models.torch_export.capture import Captured, capture, first_dimension, module_path
 from automap_models.torch_export.factors import flat
-from automap_models.torch_export.profile import dtype_of, first_dimension
+from automap_models.torch_export.profile import dtype_of
 from automap_models.torch_export.recorder import Recorded, StepRecorder, Value
 from automap_models.torch_export.structure import FRAMEWORK
 from automap_models.torch_export.trace import FusedInterpreter, gradients_of

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 from automap_models.core.schedules import WARM_UPS
 from automap_models.core.units import BYTES_PER_S, SECONDS, SHARE, Unit
 from automap_models.errors import BadInput
-from automap_models.planners.options import AUTO, COMPETING, DEFAULT_OBJECTIVE, OBJECTIVES
-from automap_models.requests import given
+from automap_models.planners.options import AUTO, COMPETING, DEFAULT_OBJECTIVE, OBJECTIVES, given
 from automap_models.requests.words import FIELD_OF
 from automap_models.workloads.catalogue import MODEL_TYPES
 from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, source_kind
@@ -342,8 +341,8 @@ def add_objective(group: argparse._ArgumentGroup, schedules: Iterable[str] = WAR
         --objective        what plans are compared by: the simulated step under the schedule (default), or the length L
             of the Auto-MAP paper, a formula that knows no schedule
         --min-gain SHARE   how much shorter the step of a plan has to be that is harder to run (stages, more stages,
-            cuts inside blocks, unequal devices), such as '5 %%' or 0.05 (default 2 %%; 0: the
-            shortest plan, however hard)
+            cuts inside blocks, unequal devices; of a strategy tensor or context parallelism, a pipeline, unequal
+            layers, …), such as '5 %%' or 0.05 (default 2 %%; 0: the shortest plan, however hard)
         --min-stage SHARE  work that every stage holds at least: a trainable parameter, and this share of an even share
             of the computation or of the parameters (default 25 %%; 0: stages without work are allowed)
     """

@@ -7,7 +7,8 @@ import math
 
 from automap_models.core.units import BYTES
 from automap_models.errors import BadInput
-from automap_models.requests import PlaceRequest, given
+from automap_models.planners.options import given
+from automap_models.requests import PlaceRequest
 from automap_models.workloads.source import MODELS, SourceKind
 
 from ..runner import Command, Output, reported_by

@@ -14,7 +14,6 @@ from .parsing import (
     DEVICE,
     PROFILED_SIZE,
     RESTRICTIONS,
-    SEED,
     STATE_FACTOR,
     STEP,
     add_objective,
@@ -36,18 +35,17 @@ LIMITS = """
     --memory SIZE            memory of a device that plans may use, such as '16 GB', '14 GiB' or 16e9 (default: all)
     --forbid                 a kind of parallelism that is not to be used; may be repeated
 """
-SEARCHING = f"""
+SEARCHING = """
     --budget TIME  time for all searches together, without tracing, counted by what is computed (default: 20 s for
         strategies, 1.2 s for plans of stages)
     --thorough     search all stages and micro-batches to the end
-    {SEED}
     --no-cache     neither read what former runs traced nor keep this one's
     --plan FILE    search nothing: cost and show this plan.json
 """
 OF_SEARCHING = (
     *("schedule", "min_gain", "min_stage", "equal_replicas", "cut_at", "target"),
     *("global_batch", "state_factor", "pins", "together", "max_stages", "memory_bytes", "forbidden"),
-    *("budget_s", "thorough", "seed", "out", "plot"),
+    *("budget_s", "thorough", "out", "plot"),
 )
 """Options that a plan made before has no use for."""
 EPILOG = f"""Two searches:
@@ -56,10 +54,9 @@ EPILOG = f"""Two searches:
                      a config.json all of them; of other models, which they are profiled of, without tp, cp and ep.
                      With --price nothing is searched.
   plans of stages    on any numbers of devices, cut anywhere, and operators partitioned one by one: of models that are
-                     no transformers both are searched, and the shorter is the answer. Only these know --state-factor
-                     other than Adam's, --pin, --keep-together, --cut-at PATTERN, --min-gain, --min-stage,
-                     --objective length, --for torch-split-spec; and of transformers --batch: these are then traced in
-                     the precision and with the batch of their strategies, and a line says what that leaves out
+                     no transformers both are searched, and the shorter is the answer. Only these know --state-factor,
+                     --pin, --keep-together, --cut-at PATTERN, --min-stage, --microbatch-size, --objective length and
+                     --for torch-split-spec; a transformer is profiled first, and its profile planned with them
 
 {kinds_of_models("bert48, t5_11b, gpt3_7b, …: see automap-profile --list")}
   a profile                  of automap-profile or another tool: no operations, so no plans that partition them
@@ -69,7 +66,7 @@ examples:
   automap-plan t5_11b --topo C --global-batch 256 --out plan.json --plot plans.png
   automap-plan Llama-3.1-405B/config.json --device h100 --topo p4d-4 --sequence 4096 --global-batch 256
   automap-plan examples/bert48_v100.npz --topo B --forbid data --max-stages 4
-  automap-plan bert48 --topo A --memory '16 GB' --keep-together 'block_0/*' --pin loss=1
+  automap-plan examples/bert48_v100.npz --topo A --memory '16 GB' --keep-together 'block_0/*' --pin loss=1
   automap-plan llama3-70b --device h100 --topo dgx-h100-4 --global-batch 128 --tp 8 --reserve '4 GB'
                                                                     the best strategy of tensor parallelism 8
   automap-plan gpt3_7b --device a100 --topo p4d-4 --global-batch 256 --tp 4 --pp 4 --recompute full --price

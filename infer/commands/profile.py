@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from automap_models.errors import BadInput
-from automap_models.requests import ProfileRequest, given
+from automap_models.planners.options import given
+from automap_models.requests import ProfileRequest
 from automap_models.workloads.source import SourceKind
 
 from ..runner import Command, Output, reported_by

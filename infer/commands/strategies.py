@@ -10,6 +10,7 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
+from automap_models.core.strategy import PRECISIONS, RECOMPUTE, ZERO_STAGES
 from automap_models.core.units import BYTES
 from automap_models.export.targets import PLANNED_FOR
 from automap_models.planners.options import ExploreOptions
@@ -41,8 +42,6 @@ STRATEGY = """
     --devices N..N       search on clusters of the same nodes with so many devices, doubling from the first to the last
     --price              search nothing: price the strategy; fields that are not given have the values shown here
 """
-RECOMPUTE = ("none", "selective", "full")  # core.strategy knows these two, too; a test holds them together
-PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "nvfp4")
 
 
 def add_strategy(group: argparse._ArgumentGroup) -> None:
@@ -52,7 +51,7 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         group,
         STRATEGY,
         recompute={"choices": RECOMPUTE},
-        zero={"type": int, "choices": range(4)},
+        zero={"type": int, "choices": ZERO_STAGES},
         sequence_parallel=unless,
         precision={"choices": PRECISIONS},
         layers={"type": _numbers},

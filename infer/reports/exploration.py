@@ -20,6 +20,7 @@ from automap_models.formats.hardware_yaml import ClusterDocument, read_kinds
 from automap_models.formats.staged_plan import SCHEMA, plan_document
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners.base import maker_in_words
+from automap_models.planners.options import given
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration
 from automap_models.planners.portfolio.planning import sample_notes
@@ -27,7 +28,6 @@ from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.plots.exploration import SIZES, TIMES, draw_candidates
 from automap_models.requests import ExploreRequest
 from automap_models.requests.exploration import Explored
-from automap_models.requests.plan import OF_STAGES
 from automap_models.requests.strategies import StrategyResult
 from automap_models.simulate.breakdown import Breakdown
 from automap_models.workloads.source import MODELS, notes_of
@@ -77,7 +77,7 @@ def print_explored(explored: Explored, request: ExploreRequest) -> None:
     first = heading(space.model.profile.model, space.cluster) + samples_in_words(space, explored.usual_batch)
     columns = [*facts(explored), *next_commands(explored, request)]
     print_parts(
-        [first + strategies.of_options(request)],
+        [first],
         [ranking(exploration)],
         [f"best: [bold]{plain(best.name)}[/bold], {shape(best)}"],
         [stages(best)],
@@ -207,7 +207,8 @@ def next_commands(explored: Explored, request: ExploreRequest) -> Iterator[tuple
     commands += [f"automap run plan.json {runs} --check" + ("" if runs == source else "   (MODEL: what was profiled)")]
     if explored.exploration.best.plan.stages > 1:
         commands += [f"automap export plan.json {source} --list   (the frameworks it can be written for)"]
-    if not isinstance(explored.strategy, str) and not any(getattr(request.options, name, None) for name in OF_STAGES):
+    refused = given(request.options, "min_stage", "state_factor")  # beside the field of a strategy
+    if not isinstance(explored.strategy, str) and not refused:
         commands += [f"{typed} --zero {explored.strategy.required_plan().zero}   (the best strategy)"]
     yield from zip(["next", *[""] * len(commands)], commands, strict=False)
 

@@ -22,7 +22,6 @@ from automap_models.requests import PlanRequest
 from automap_models.requests.strategies import StrategyResult, command_line, frameworks_of, gap, searched_document
 from automap_models.workloads.source import notes_of
 
-from ..commands.parsing import flag
 from ..runner import Report
 from .pipeline import heading
 from .text import Column, Table, fact_table, plain, print_parts
@@ -52,16 +51,7 @@ def _title(request: PlanRequest, estimate: Estimate) -> str:
     usual = "" if request.options.global_batch else " (--global-batch)"
     runtime = plain(estimate.runtime) or "programs in general (--runtime)"
     where = f"{heading(estimate.model, request.cluster)}; by the clock of {plain(estimate.device)} for {runtime}"
-    return f"{where}, {samples}{tokens} a step{usual}{of_options(request)}"
-
-
-def of_options(request: PlanRequest) -> str:
-    """A line that says for which options a transformer is traced, and what that leaves out; nothing without any."""
-    names = getattr(request, "of_stages", ())
-    if not names:
-        return ""
-    where = " and ".join(map(flag, names))
-    return f"\nfor {where}, of the traced model: no strategies with tp, cp and ep, and attention keeps its scores"
+    return f"{where}, {samples}{tokens} a step{usual}"
 
 
 def print_searched(searched: StrategyResult, title: str) -> None:
@@ -320,12 +310,15 @@ def clock_error(estimate: Estimate) -> str | None:
     shape, names = estimate.facts.shape, ", ".join(estimate.unfitted)
     if names:
         return f"unfitted: data sheet of {names}, and the mean constants of devices that have a fit"
+    device = read_device(estimate.device) if estimate.device in known_devices() else None
+    if device is not None and not device.fitted_to:
+        return f"unfitted: data sheet of {device.name}, and the constants of a device of its generation"
     if shape is None:
         return None
     runtime = read_runtime(estimate.runtime) if estimate.runtime else None
     error = None if runtime is None else runtime.mixtures_left_out if shape.experts else runtime.left_out
-    if error is None and not shape.experts and estimate.device in known_devices():
-        error = read_device(estimate.device).left_out
+    if error is None and not shape.experts and device is not None:
+        error = device.left_out
     if error is None:
         what = "mixtures of experts" if shape.experts else "steps that it was not fitted to"
         return f"how far it is off {what} is not known" + (" (--runtime)" if not estimate.runtime else "")

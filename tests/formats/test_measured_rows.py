@@ -14,7 +14,7 @@ from automap_models.core.sublayer_sizes import GatedDelta, Mamba, Mixture
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import network_in, read_measured_steps
-from automap_models.simulate.calibration import measured_estimate
+from automap_models.simulate.observations import measured_estimate
 from automap_models.workloads.measured import step_work
 
 

@@ -23,35 +23,35 @@ import pytest
 
 BUDGET = {
     "automap_models": (931, 8),
-    "core": (7_385, 35),
+    "core": (7_392, 35),
     "cost": (3_694, 19),
     "envs": (1_600, 12),
-    "export": (1_994, 14),
+    "export": (1_993, 14),
     "formats": (5_243, 21),
     "hlo": (6_936, 36),
-    "planners": (856, 6),
+    "planners": (852, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_325, 17),
-    "planners/portfolio": (2_942, 15),
+    "planners/portfolio": (2_938, 15),
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
-    "planners/staged": (3_530, 19),
+    "planners/staged": (3_527, 19),
     "planners/strategies": (2_957, 15),
     "plots": (1_258, 9),
-    "requests": (1_794, 11),
-    "rl": (1_074, 9),
-    "run": (4_712, 24),
-    "simulate": (1_767, 9),
-    "torch_export": (3_102, 14),
+    "requests": (1_772, 11),
+    "rl": (1_068, 9),
+    "run": (4_705, 24),
+    "simulate": (1_727, 10),
+    "torch_export": (3_110, 14),
     "workloads": (4_466, 25),
     "zoo": (1, 1),
-    "infer": (4_897, 27),
+    "infer": (4_888, 27),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (4_134, 24),
+    "benchmarks": (4_189, 25),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_527, "files": 379, "compiled": 80, "numbers": 237}
+TOTALS = {"lines": 69_446, "files": 380, "compiled": 80, "numbers": 237}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -71,7 +71,6 @@ def test_one_constraint_needs_no_collection() -> None:
         ({"memory_bytes": 0}, "`memory_bytes`: is 0; give a positive number"),
         ({"memory_bytes": 2e9}, "`memory_bytes`: 2e+09 bytes are more than the 1e+09 of a device of cluster small"),
         ({"budget_s": math.nan}, "`budget_s`: is nan; give a positive number"),
-        ({"seed": 0.5}, "`seed`: is 0.5; give a whole number"),
     ],
 )
 def test_what_no_plan_can_be_like_is_refused(options, message) -> None:

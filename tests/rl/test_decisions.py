@@ -119,7 +119,7 @@ def test_the_values_of_a_fixed_policy_are_learned(random_sharding_problem: Calla
         learner.remember(start, moments)
     for _ in range(400):
         learner.learn()
-    assert learner.replay.check_valid()[0]
+    assert (learner.replay.mass >= 0).all()
     moments = list(agent.play(start, 1.0, torch.Generator().manual_seed(99)))
     with torch.no_grad():
         errors = [agent.q(agent.online, m.s_tm1).gather(1, m.a_tm1.unsqueeze(1)).squeeze(1) - m.r_t for m in moments]

@@ -13,21 +13,14 @@ from automap_models.core.device import StepConstants
 from automap_models.cost.measured_step import DescribedModel, MeasuredPasses
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
-from automap_models.simulate.calibration import (
-    CONSTANTS,
-    USUAL,
+from automap_models.simulate.calibration import CONSTANTS, USUAL, ends_of_ranges, fit_constants, left_out_s, predicted_s
+from automap_models.simulate.observations import (
     MeasuredKind,
     Observation,
-    ends_of_ranges,
     errors_by_source,
     errors_of_all,
-    fit_constants,
-    fit_kinds,
-    left_out_s,
     pass_observation,
     passes_estimate,
-    predicted_s,
-    shared_constants,
     step_observation,
 )
 
@@ -174,19 +167,3 @@ def test_a_profile_that_is_left_out_is_predicted_by_the_others() -> None:
 def test_constants_at_the_end_of_their_range_are_named() -> None:
     assert ends_of_ranges(TRUE) == []
     assert ends_of_ranges(replace(TRUE, product_efficiency=1.0)) == [("product_efficiency", 1.0)]
-
-
-def test_kinds_share_the_geometric_mean_of_their_constants_and_half_a_weight_of_the_usual_ones() -> None:
-    """Two kinds at 4 and 9 half sizes of 1, usual 60: (4 · 9 · 60^½)^(1 / 2.5)."""
-    kinds = [replace(TRUE, half_size=4.0), replace(TRUE, half_size=9.0)]
-    shared = shared_constants(kinds)
-    assert shared.half_size == pytest.approx((4.0 * 9.0 * USUAL.half_size**0.5) ** (1 / 2.5))
-    assert asdict(shared_constants([])) == pytest.approx(asdict(USUAL))
-
-
-def test_a_kind_without_steps_has_what_the_others_share() -> None:
-    """Of two kinds, one with steps of three sources; fitted are only those without steps."""
-    kinds = {"known": MeasuredKind(measured(0.0, 0), DEVICE), "new": MeasuredKind([], DEVICE)}
-    constants = fit_kinds(kinds, {"known": TRUE, "new": USUAL}, ["new"])
-    assert constants["known"] == TRUE
-    assert asdict(constants["new"]) == pytest.approx(asdict(shared_constants([TRUE])))

@@ -62,17 +62,17 @@ def test_a_few_rounds_give_what_all_rounds_give(
 
 def test_a_long_schedule_is_not_played_to_the_end() -> None:
     """One round more than the warm-up of 8 ranks needs is played of 1,000 micro-batches."""
-    assert repeating_micro_batches("1f1b", 8, 1000, 1) == (24, 1)
-    assert repeating_micro_batches("interleaved", 8, 1000, 2) == (32, 8)
-    assert repeating_micro_batches("interleaved", 8, 1001, 1) == (1001, 1001)
-    assert repeating_micro_batches("gpipe", 8, 1000, 1) == (1000, 1000)
+    assert repeating_micro_batches("1f1b", 8, 1000) == (24, 1)
+    assert repeating_micro_batches("interleaved", 8, 1000) == (32, 8)
+    assert repeating_micro_batches("interleaved", 8, 1001) == (1001, 1001)
+    assert repeating_micro_batches("gpipe", 8, 1000) == (1000, 1000)
 
 
 @given(pipelines(most_rounds=20), st.integers(0, 9))
 def test_a_few_rounds_hold_what_all_rounds_hold(pipeline: tuple[str, int, int, int], seed: int) -> None:
     name, ranks, micro_batches, virtual = pipeline
     saved, kept, *_ = _times(seed, ranks * virtual, transfers=False)
-    shown, _ = repeating_micro_batches(*pipeline)
+    shown, _ = repeating_micro_batches(name, ranks, micro_batches)
     few, all_of_them = (build_schedule(name, ranks, count, virtual) for count in (shown, micro_batches))
     assert most_held(few, saved.tolist(), kept.tolist()) == pytest.approx(
         most_held(all_of_them, saved.tolist(), kept.tolist())

@@ -14,15 +14,8 @@ from automap_models.cost.runtime import Runtime
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.runtime_yaml import numbers_of, read_runtime
-from automap_models.simulate.calibration import (
-    MeasuredKind,
-    Observation,
-    fit,
-    fit_resolved,
-    left_out_s,
-    predicted_s,
-    step_observation,
-)
+from automap_models.simulate.calibration import fit, fit_resolved, left_out_s, predicted_s
+from automap_models.simulate.observations import MeasuredKind, Observation, step_observation
 from automap_models.simulate.runtime_numbers import NUMBERS, runtime_with
 
 DEVICE = read_device("a100")

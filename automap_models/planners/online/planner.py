@@ -50,8 +50,8 @@ class OnlineConfig:
 class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
     """The shortest plan that an agent comes across while it trains on the profile.
 
-    Its search log is the rounds of episodes (OnlineRound), which `watch` is told of, too. Its facts are the number of
-    `episodes` and whether Ctrl-C ended the training early, `interrupted`.
+    Its search log is the rounds of episodes (OnlineRound). Its facts are the number of `episodes` and whether Ctrl-C
+    ended the training early, `interrupted`.
 
     Raises:
         BadInput: an unknown agent, a file of one that cannot be used, or torch is not installed.
@@ -118,7 +118,7 @@ def _rounds(search: OnlineSearch, total: int, deadline: Deadline, watch: Watch) 
         while search.episodes < total and not deadline.passed:
             latest = search.round()
             rounds.append(latest)
-            watch(Progress(f"training, best so far {latest.best_s:.4g} s", latest.episodes, total, latest))
+            watch(Progress(f"training, best so far {latest.best_s:.4g} s", latest.episodes, total))
     except KeyboardInterrupt:
         if search.best is None:
             raise

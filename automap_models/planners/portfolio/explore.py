@@ -53,7 +53,6 @@ class ExploreConfig:
     Attributes:
         budget_s: counted seconds (planners.effort) of all proofs together, at most: plans do not depend on the machine.
         thorough: whether these come to their ends instead.
-        seed: of every random draw.
         min_gain: how much shorter, relatively, the step of a harder kind of plan has to be, under a schedule.
 
     Raises:
@@ -62,7 +61,6 @@ class ExploreConfig:
 
     budget_s: float = DEFAULT_BUDGET_S
     thorough: bool = False
-    seed: int = 0
     min_gain: float = DEFAULT_MIN_GAIN
 
     def __post_init__(self) -> None:

@@ -18,11 +18,10 @@ from automap_models.core.microbatch import rescaling_notes, sized, whole_sample_
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import PlanReport
-from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.formats.hardware_yaml import known_devices, step_device
 from automap_models.planners.base import SILENT, Watch
-from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions
+from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions, given
 from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.portfolio.space import PlanningSpace, default_batch, planning_space, possible_stages
 from automap_models.planners.staged.evaluate import evaluate
@@ -51,7 +50,7 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
         schedules=options.schedules if options.planner == AUTO else (),
         constraints=options.constraints,
         device=step_device(profile, cluster),
-        **options.given("state_factor", "granularity"),
+        **given(options, "state_factor", "granularity"),
     )
     if options.planner == AUTO:
         result = planner.solve(space, watch=watch)
@@ -149,7 +148,6 @@ def space_to_explore(model: ProfiledModel, cluster: Cluster, options: ExploreOpt
 
 def explore_config(options: ExploreOptions) -> ExploreConfig:
     """How long and how to search."""
-    from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, ExploreConfig
+    from automap_models.planners.portfolio.explore import ExploreConfig
 
-    min_gain = DEFAULT_MIN_GAIN if options.min_gain is None else options.min_gain
-    return ExploreConfig(options.budget_s or DEFAULT_BUDGET_S, options.thorough, options.seed, min_gain)
+    return ExploreConfig(thorough=options.thorough, **given(options, "budget_s", "min_gain"))

@@ -123,7 +123,7 @@ class AgentSearch:
         self.rounds.append(played)
         how = f"ε {epsilon:.2f}" if stage == 1 else "backtracing"
         what = f"episode {self.episodes:,}: best plan partitions {played.best}, {how}"
-        self.watch(Progress(what, self.episodes, detail=played))
+        self.watch(Progress(what, self.episodes))
 
     def _goes_on(self, good_enough: float, deadline: Deadline) -> bool:
         return self.best.partitioned < good_enough and not deadline.passed

@@ -24,15 +24,12 @@ PLANNER = "blocks"
 _NUMBER = re.compile(r"\d+")
 
 
-def framework_plans(
-    problem: StagedProblem, blocks: Sequence[int], layers: Sequence[int] = ()
-) -> Iterator[tuple[str, StagedPlan]]:
+def framework_plans(problem: StagedProblem, blocks: Sequence[int]) -> Iterator[tuple[str, StagedPlan]]:
     """The plans of all frameworks, with their names; none where the devices do not make so many equal stages.
 
     Args:
         problem: its number of stages, devices and micro-batches count; plans may break its constraints and not fit.
         blocks: `block_ends` of its profile.
-        layers: further places; both kinds of balance are also made with these.
     """
     devices, stages, profile = problem.cluster.devices, problem.stages, problem.profile
     if devices % stages or stages < 2:
@@ -40,10 +37,10 @@ def framework_plans(
     device_cuts = tuple(range(devices // stages, devices, devices // stages))
     body = _without_head(profile, blocks)
     splits = [("megatron", equal_blocks(body, stages)), ("torchtitan", equal_blocks(body, stages, ends_count=1))]
-    for name, weights in (("deepspeed", profile.W), ("cost balanced", profile.C)):
-        splits.append((name, balanced(weights, blocks, stages)))
-        if layers and layers != blocks:
-            splits.append((f"{name}, layers,", balanced(weights, layers, stages)))
+    splits += [
+        ("deepspeed", balanced(profile.W, blocks, stages)),
+        ("cost balanced", balanced(profile.C, blocks, stages)),
+    ]
     for name, cuts in splits:
         if cuts is not None:
             yield name, StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER)

@@ -26,7 +26,7 @@ from automap_models.simulate.strategy import WITHOUT_WAITING
 def passes_laid_out(strategy: Strategy) -> int:
     """Of each kind, of all virtual stages: those that show all of its schedule."""
     s = strategy
-    micro_batches, _ = repeating_micro_batches(s.schedule, s.pp, s.micro_batches, s.vp)
+    micro_batches, _ = repeating_micro_batches(s.schedule, s.pp, s.micro_batches)
     return micro_batches * s.stages
 
 

@@ -17,7 +17,8 @@ from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.formats.npz import write_npz
 from automap_models.infer import app
-from automap_models.simulate.calibration import USUAL, measured_estimate, passes_estimate
+from automap_models.simulate.calibration import USUAL
+from automap_models.simulate.observations import measured_estimate, passes_estimate
 from automap_models.workloads.measured import measured_passes, passes_work, step_work
 
 pytest.importorskip("flax")

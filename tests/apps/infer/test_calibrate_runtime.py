@@ -14,7 +14,7 @@ from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.formats.runtime_yaml import file_with, read_runtime
 from automap_models.infer import app
-from automap_models.simulate.calibration import measured_estimate
+from automap_models.simulate.observations import measured_estimate
 from automap_models.workloads.measured import step_work
 
 TRUE = file_with(read_runtime("megatron"), {"compute": 1.3, "tensor_overlap": 0.5})

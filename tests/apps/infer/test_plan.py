@@ -300,7 +300,7 @@ def test_the_operators_of_a_model_may_be_left_whole(model: str, topo: str, plann
         (["--plot", "plan.txt"], "no kind of picture"),
         (["--plan", "no_such.json"], "cannot be read"),
         (["--plan", "plan.json", "--global-batch", "3"], "--global-batch: the plan read has its own"),
-        (["--plan", "plan.json", "--seed", "0"], "--seed: the plan read has its own"),
+        (["--plan", "plan.json", "--thorough"], "--thorough: the plan read has its own"),
     ],
 )
 def test_a_mistake_costs_one_line(

@@ -194,7 +194,7 @@ def test_a_strategy_that_is_given_is_priced_as_the_library_does(planned: Any) ->
             ("--precision", "bf16"),
             "its profile, which has no times of another type",
         ),
-        (("--zero", "3", "--min-gain", "0"), "--min-gain: is not for a strategy, which --zero gives: strategies say"),
+        (("--zero", "3", "--min-stage", "0"), "--min-stage: is not for a strategy, which --zero gives: strategies"),
     ],
 )
 def test_what_a_profile_does_not_tell_is_refused(planned: Any, options: tuple[str, ...], message: str) -> None:

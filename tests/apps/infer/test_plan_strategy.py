@@ -6,18 +6,16 @@ import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 import automap_models as am
-from automap_models.core.strategy import Precision, Recompute
 from automap_models.export.target import read_source
 from automap_models.infer.app import export
 from automap_models.infer.app import plan as main
-from automap_models.infer.commands.strategies import PRECISIONS, RECOMPUTE
 from automap_models.infer.reports.strategies import print_estimate
-from automap_models.requests import ExploreRequest, StrategyRequest
+from automap_models.requests import StrategyRequest
 from automap_models.requests.plan import plan_request
 from automap_models.workloads.source import Source, SourceKind
 
@@ -110,14 +108,24 @@ def test_the_price_is_the_library_s(files: tuple[str, ...], capsys: pytest.Captu
         (("--precision", "fp16", "--global-batch", "8", "--price"), "has no rate for matrix products in float16"),
         (("--layers", "8,x", "--global-batch", "8"), "argument --layers: 'x' is no whole number"),
         (("--layers", "4,4", "--global-batch", "8", "--price"), "--layers: 2 numbers of layers for 1 × 1 stages"),
-        (("--tp", "2", "--global-batch", "8", "--batch", "4"), "--batch: is not for a strategy, which --tp gives"),
+        (("--micro-batch", "2", "--batch", "4"), "--micro-batch: is what --batch 4 says, too; leave it out"),
         (
-            ("--tp", "2", "--batch", "4", "--cut-at", "x*", "--pin", "x=1"),
-            "--batch and --pin and --cut-at: are not for a strategy, which --tp gives: --micro-batch is a strategy's; "
-            "strategies have stages of whole blocks, which --layers gives; strategies cut where blocks end; leave out",
+            ("--tp", "2", "--cut-at", "x*", "--pin", "x=1"),
+            "--pin and --cut-at: are not for a strategy, which --tp gives: "
+            "strategies have stages of whole blocks, which --layers gives; strategies cut where blocks end; leave",
         ),
+        (("--pin", "block_0=0"), "--pin: is not for a transformer: strategies have stages of whole blocks, which"),
+        (("--keep-together", "block_0/*"), "--keep-together: is not for a transformer: strategies have stages of"),
+        (("--cut-at", "block_*"), "--cut-at: is not for a transformer: strategies cut where blocks end; leave it out"),
+        (("--min-stage", "0"), "--min-stage: is not for a transformer: strategies have stages of whole blocks"),
+        (("--state-factor", "2"), "--state-factor: is not for a transformer: strategies have Adam's state; leave"),
+        (("--microbatch-size", "2"), "--microbatch-size: is not for a transformer: --micro-batch is a strategy's"),
+        (("--for", "torch-split-spec"), "--for torch-split-spec: is not for a transformer: it takes no strategies"),
+        (("--objective", "length"), "--objective length: is not for a transformer: strategies have no length L"),
+        (("--pin", "block_0=0"), "config.json -o profile.npz, then automap plan profile.npz"),
+        (("--min-gain", "0.1", "--price"), "--min-gain: is for a search, and --price searches nothing"),
         (("--max-stages", "2", "--price"), "--max-stages: is for a search, and --price searches nothing"),
-        (("--tp", "2", "--objective", "length"), "--objective: is not for a strategy, which --tp gives"),
+        (("--tp", "2", "--objective", "length"), "--objective length: is not for a strategy, which --tp gives"),
         (("--tp", "2", "--forbid", "operator"), "--tp: is forbidden by --forbid operator; leave it out"),
         (("--precision", "fp32", "--dtype", "float32"), "--precision: is what --dtype float32 says, too"),
         (("--price", "--thorough"), "--thorough: is for a search, and --price"),
@@ -134,7 +142,7 @@ def test_the_price_is_the_library_s(files: tuple[str, ...], capsys: pytest.Captu
         (("--tp", "2", "--pp", "4", "--dp", "2", "--global-batch", "8"), "has tp 2 and pp 4 and dp 2; change one"),
         (
             ("--tp", "2", "--global-batch", "8", "--for", "torch-split-spec"),
-            "--for: torch-split-spec takes no strategies",
+            "--for torch-split-spec: is not for a strategy, which --tp gives: it takes no strategies",
         ),
         (
             ("--zero", "3", "--global-batch", "8", "--for", "megatron"),
@@ -173,8 +181,13 @@ def test_a_price_on_a_device_without_a_fit_says_that_its_constants_are_means(
     files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, *_, cluster = files
-    assert main([model, "--device", "cpu", "--topo", cluster, *GIVEN]) == 0
-    assert "unfitted: data sheet of cpu, and the mean constants" in capsys.readouterr().out
+    for device, constants in (
+        ("cpu", "mean constants of devices"),
+        ("b300", "constants of a device of its generation"),
+    ):
+        assert main([model, "--device", device, "--topo", cluster, *GIVEN]) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        assert f"unfitted: data sheet of {device}, and the {constants}" in printed
 
 
 @pytest.mark.parametrize(
@@ -220,11 +233,6 @@ def test_the_device_is_the_one_that_the_cluster_is_made_of(
         assert main([*arguments, *GIVEN, "--json"]) == 0
     first, _, second = capsys.readouterr().out.partition("\n}\n")
     assert json.loads(first + "}") == json.loads(second)
-
-
-def test_the_options_know_what_a_strategy_knows() -> None:
-    assert get_args(Recompute) == RECOMPUTE
-    assert get_args(Precision) == PRECISIONS
 
 
 def test_the_search_finds_a_strategy_that_costs_what_it_says(
@@ -317,7 +325,7 @@ def test_the_shortest_question_has_an_answer_and_the_command_that_runs_it(
     [
         (("--forbid", "pipeline", "--forbid", "operator"), {"pp": 1, "vp": 1, "tp": 1}),
         (("--forbid", "data", "--dtype", "float32"), {"dp": 1, "precision": "fp32"}),
-        (("--thorough", "--seed", "1", "--equal-replicas", "--cut-at", "blocks"), {}),
+        (("--thorough", "--equal-replicas", "--cut-at", "blocks"), {}),
     ],
 )
 def test_options_of_all_plans_hold_for_strategies(
@@ -329,31 +337,27 @@ def test_options_of_all_plans_hold_for_strategies(
     assert {name: printed["strategy"][name] for name in fields} == fields
 
 
-@pytest.mark.parametrize("options", [("--pin", "block_0=0"), ("--keep-together", "block_0/*", "--batch", "2")])
-def test_an_option_of_plans_of_stages_changes_neither_batch_nor_precision_and_says_what_it_leaves_out(
-    files: tuple[str, ...], options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+def test_a_pipeline_is_planned_where_it_gains_min_gain(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They were planned in float32 with 16 samples, where strategies have bfloat16 and the tokens of GPT-3's models."""
-    request = plan_request(Source(files[0], SourceKind.CONFIG), "p4d-4", {"pins": ("block_0=0",)}, device="a100")
-    assert isinstance(request, ExploreRequest) and request.source.dtype == "bfloat16"
-    assert main([*files, "--price", "--json"]) == 0
-    usual = json.loads(capsys.readouterr().out)["strategy"]["global_batch"]
-    assert main([*files, *options, "--forbid", "pipeline"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    names = " and ".join(name for name in options if name.startswith("--"))
-    assert f"{usual} samples a step" in text
-    where = "--batch and --keep-together" if "--batch" in options else names
-    assert f"for {where}, of the traced model: no strategies with tp, cp and ep" in text
+    """Its gain is that of its step over the one of data parallelism, which is what is planned with more to gain."""
+
+    def planned(min_gain: float) -> dict[str, Any]:
+        assert main([*files, "--global-batch", "16", "--budget", "0.5", "--min-gain", str(min_gain), "--json"]) == 0
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return document
+
+    pipeline, replicas = planned(0.0), planned(0.9)
+    assert pipeline["strategy"]["pp"] > 1 and replicas["strategy"]["dp"] == 8
+    gain = 1.0 - pipeline["step_s"] / replicas["step_s"]
+    assert planned(0.9 * gain)["strategy"] == pipeline["strategy"]
+    assert planned(1.1 * gain)["strategy"] == replicas["strategy"]
 
 
-@pytest.mark.parametrize("options", [{"max_stages": 2}, {"state_factor": 8}])
-def test_options_that_strategies_have_or_that_ask_for_nothing_are_of_strategies(
-    files: tuple[str, ...], options: dict[str, Any]
-) -> None:
-    source = Source(files[0], SourceKind.CONFIG)
-    assert isinstance(plan_request(source, "p4d-4", options, device="a100"), StrategyRequest)
-    other = plan_request(source, "p4d-4", {"state_factor": 4}, device="a100")
-    assert isinstance(other, ExploreRequest) and other.of_stages == ("state_factor",)
+def test_the_batch_of_a_transformer_is_the_micro_batch_of_its_strategies(files: tuple[str, ...]) -> None:
+    request = plan_request(Source(files[0], SourceKind.CONFIG, batch=2), "p4d-4", {"max_stages": 2}, device="a100")
+    assert isinstance(request, StrategyRequest)
+    assert request.fields == {"micro_batch": 2}
 
 
 def test_max_stages_bounds_the_ranks_of_a_pipeline(files: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:

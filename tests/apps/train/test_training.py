@@ -38,7 +38,7 @@ def test_every_shipped_agent_trains_an_epoch(name: str, shipped_agent: MakeConfi
     assert module.global_step == 2 * config.agent.learner.iterations
     assert module.episodes == 2 * 16 * config.agent.learner.branches
     assert len(module.replay) > 0
-    assert module.replay.check_valid()[0]
+    assert not module.replay.mass[len(module.replay) :].any()
     (row,) = [row for row in metrics(tmp_path / "run") if row["train/loss"]]
     assert 0 < float(row["train/loss"]) < math.inf
     assert float(row["train/episodes"]) == module.episodes
