@@ -11,9 +11,10 @@
 One queue holds all of them by their bound. The one of the least bound is replaced by what it consists of, or its bound
 by a tighter one. The search ends when the least bound is within `gap` of the best strategy: no strategy of the grid is
 more than that shorter. It ends, too, when the best one came long ago and the proof will get no further: twice as many
-strategies were simulated by then, and the least bound is of a subspace whose bounds are spent; or four times as many, and
-the least bound rises so slowly that the time will be up before it is within `gap`. Once the bounds of a subspace are spent, the first program of any other one only
-shows a strategy: none is solved for a tighter bound, which would prove nothing.
+strategies were simulated by then, and the least bound is of a subspace whose bounds are spent; or four times as many,
+and the least bound rises so slowly that the time will be up before it is within `gap`. Once the bounds of a subspace
+are spent, the first program of any other one only shows a strategy: none is solved for a tighter bound, which would
+prove nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,13 @@ from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, least_in_flight
 from automap_models.planners.strategies.closed_forms import estimated_subspaces
 from automap_models.planners.strategies.completion import Completion, Completions, Incumbent, priced
-from automap_models.planners.strategies.grid import Grid, ScheduleChoice, Subspace, neighbours, usual_degrees
+from automap_models.planners.strategies.grid import (
+    Grid,
+    ScheduleChoice,
+    Subspace,
+    neighbours,
+    usual_degrees,
+)
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
 from automap_models.planners.strategies.subspace_costs import DegreeCosts, RankCosts, SubspaceCosts
