@@ -15,6 +15,7 @@ from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.layers import block_ends
 from automap_models.core.microbatch import rescaled
 from automap_models.core.model_work import ModelWork
+from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Precision, Recompute, Strategy
 from automap_models.cost.profile_layers import ProfileWork
@@ -47,6 +48,11 @@ def _graph(model: str, precision: Precision) -> InstructionGraph:
     return instruction_graph(module_of(_source(model, precision)))
 
 
+@cache
+def _profile(model: str, precision: Precision, device: str) -> Profile:
+    return clock_profile(_graph(model, precision), read_device(device))
+
+
 COLUMNS = re.compile(r"/(q|k|v|wi|gate|head)/kernel$|relative_bias(/embedding)?$")
 ROWS = re.compile(r"/(o|wo)/kernel$|params/embedding(/embedding)?$")
 """Parameters whose second dimension, or first, Megatron-LM divides (arXiv 1909.08053, section 3)."""
@@ -60,6 +66,13 @@ def _megatron(model: str, precision: Precision) -> tuple[StepClasses, frozenset[
     parameters = [(v, argument.name) for v, argument in enumerate(graph.arguments) if argument.kind == "parameter"]
     divided = {step.of_dims[v][1] for v, name in parameters if COLUMNS.search(name)}
     return step, frozenset(divided | {step.of_dims[v][0] for v, name in parameters if ROWS.search(name)})
+
+
+@cache
+def _divisible(model: str, precision: Precision, device: str) -> DivisibleProfile:
+    step, kind = _megatron(model, precision)[0], read_device(device)
+    times = step_times(_graph(model, precision), kind)
+    return DivisibleProfile(step, times, _profile(model, precision, device), kind)
 
 
 @cache
@@ -101,7 +114,7 @@ def test_another_micro_batch_takes_what_it_takes_when_it_is_traced_itself(
 ) -> None:
     """The layers are priced with any number of samples: that is the second opinion on times of other sizes."""
     kind = read_device("v100")
-    profile = rescaled(clock_profile(_graph(model, precision), kind), samples)
+    profile = rescaled(_profile(model, precision, kind.name), samples)
     strategy = Strategy(micro_batch=samples, global_batch=samples, precision=precision)
     price = estimated(_work(model, precision), strategy, Cluster(1, 1, 1e11, 1e10, 1e12), kind)
     assert profile.C.sum() == pytest.approx(price.parts.compute, rel=TOLERANCE)
@@ -112,7 +125,7 @@ def test_another_micro_batch_takes_what_it_takes_when_it_is_traced_itself(
 def test_data_parallelism_takes_as_long_by_a_plan_as_by_a_strategy(model: str, topo: str, precision: Precision) -> None:
     cluster = read_cluster(topo)
     device, dp = device_of(cluster), cluster.devices
-    profile = rescaled(clock_profile(_graph(model, precision), device), SAMPLES * dp)
+    profile = rescaled(_profile(model, precision, device.name), SAMPLES * dp)
     problem = StagedProblem(profile, cluster, 1, MICRO_BATCHES, schedule="1f1b", device=device)
     plan_s = step_cost(problem, StagedPlan((), (), MICRO_BATCHES, "given")).step_s
     strategy = Strategy(
@@ -135,7 +148,7 @@ def test_equal_stages_take_as_long_by_a_plan_as_by_a_strategy(
         pytest.xfail("three stages of T5 hold its embedding")
     cluster = read_cluster(topo)
     device, dp = device_of(cluster), cluster.devices // stages
-    profile = rescaled(clock_profile(_graph(model, precision), device), SAMPLES * dp)
+    profile = rescaled(_profile(model, precision, device.name), SAMPLES * dp)
     problem = StagedProblem(profile, cluster, stages, MICRO_BATCHES, schedule="1f1b-deep", device=device)
     strategy = Strategy(
         micro_batch=SAMPLES,
@@ -175,7 +188,7 @@ def test_zero_and_recomputation_of_a_profile_cost_what_they_cost_of_the_model(
     )
     of_model, of_profile = (
         estimated(work, strategy, cluster, device)
-        for work in (_work(model, precision), ProfileWork.from_profile(clock_profile(_graph(model, precision), device)))
+        for work in (_work(model, precision), ProfileWork.from_profile(_profile(model, precision, device.name)))
     )
     assert of_profile.step_s == pytest.approx(of_model.step_s, rel=TOLERANCE)
     (held,), (expected,) = of_profile.memory, of_model.memory
@@ -190,11 +203,11 @@ def test_tensor_parallelism_takes_as_long_by_a_plan_as_by_a_strategy(
     model: str, topo: str, precision: Precision, tp: int
 ) -> None:
     """Plans divided times by t: a quarter of GPT-2 took 0.79 of what the clock has for quarters of its products."""
-    cluster, graph = read_cluster(topo), _graph(model, precision)
+    cluster = read_cluster(topo)
     device, dp = device_of(cluster), cluster.devices // tp
-    profile, (step, classes) = clock_profile(graph, device), _megatron(model, precision)
-    divisible = DivisibleProfile(step, step_times(graph, device), profile, device)
-    sharded = (divisible.partitioned(classes, tp, f"{tp}-way"),)
+    divided = _megatron(model, precision)[1]
+    sharded = (_divisible(model, precision, device.name).partitioned(divided, tp, f"{tp}-way"),)
+    profile = _profile(model, precision, device.name)
     traced = StagedProblem(profile, cluster, 1, MICRO_BATCHES, schedule="1f1b", device=device, shardings=sharded)
     global_batch = SAMPLES * dp * MICRO_BATCHES
     problem = traced.with_split(1, MICRO_BATCHES, global_batch)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -53,24 +54,29 @@ def written(rows: Rows, path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four steps of one node."""
     rows = [row("a"), row("b", tp=8), row("c", tp=4, size=2), row("d", tp=2)]
-    yield written(rows, tmp_path_factory.mktemp("node") / "node.json")
+    return written(rows, tmp_path_factory.mktemp("node") / "node.json")
 
 
-def calibrated(path: Path, *options: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert app.main(["calibrate", str(path), *options, "--json"]) == 0
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+def calibrated(path: Path, *options: str) -> dict[str, Any]:
+    with redirect_stdout(io.StringIO()) as out:
+        assert app.main(["calibrate", str(path), *options, "--json"]) == 0
+    document: dict[str, Any] = json.loads(out.getvalue())
     return document
 
 
-def test_one_node_gives_a_runtime_that_prices_four(
-    node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture(scope="module")
+def ours(node: Path) -> tuple[dict[str, Any], Path]:
+    """Megatron fitted to the four steps: what is printed, and the file."""
+    out = node.with_name("ours.yaml")
+    return calibrated(node, "--runtime", "megatron", *LESS_PULL, "-o", str(out)), out
+
+
+def test_one_node_gives_a_runtime_that_prices_four(ours: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
     """Within 3 % of what the known numbers say of 32 devices, where Megatron's are a fifth off."""
-    out = tmp_path / "ours.yaml"
-    document = calibrated(node, "--runtime", "megatron", *LESS_PULL, "-o", str(out), capsys=capsys)
+    document, out = ours
     assert (document["device"], document["constants"], document["runtime"]) == (None, None, "megatron")
     numbers = {number["name"]: number for number in document["numbers"]}
     assert numbers["compute"]["fitted"] == pytest.approx(1.3, rel=0.05)
@@ -85,11 +91,11 @@ def test_one_node_gives_a_runtime_that_prices_four(
     text = out.read_text()
     assert text.startswith("# Numbers of megatron fitted by automap-calibrate")
     assert "to node.json: steps of our cluster (4)." in text.splitlines()[0]
-    ours = read_runtime(out)
-    assert (ours.name, ours.systems, ours.routing) == ("ours", TRUE.systems, 0.85)
-    assert ours.left_out is not None
-    assert ours.mixtures_left_out is None
-    (wide,) = read_measured_steps(written([row("e", 32, 8)], tmp_path / "wide.json"), ours)
+    runtime = read_runtime(out)
+    assert (runtime.name, runtime.systems, runtime.routing) == ("ours", TRUE.systems, 0.85)
+    assert runtime.left_out is not None
+    assert runtime.mixtures_left_out is None
+    (wide,) = read_measured_steps(written([row("e", 32, 8)], tmp_path / "wide.json"), runtime)
     assert isinstance(wide, MeasuredStep)
     assert wide.step_s is not None
     priced_s = measured_estimate(wide, step_work(wide), read_device("h100")).step_s
@@ -97,10 +103,9 @@ def test_one_node_gives_a_runtime_that_prices_four(
 
 
 def test_plan_takes_the_runtime_and_says_how_far_it_is_off(
-    node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ours: tuple[dict[str, Any], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "ours.yaml"
-    calibrated(node, "--runtime", "megatron", "-o", str(out), capsys=capsys)
+    out = ours[1]
     least, most = read_runtime(out).left_out or (0.0, 0.0)
     options = ("--gpus", "8xh100", "--sequence", "2048", "--global-batch", "64", "--tp", "8", "--price")
     assert app.main(["plan", "llama3-8b", *options, "--runtime", str(out)]) == 0
@@ -108,12 +113,9 @@ def test_plan_takes_the_runtime_and_says_how_far_it_is_off(
     assert f"{100 * least:.2g} to {100 * most:.2g} % off steps that it was not fitted to" in printed
 
 
-def test_a_fitted_runtime_is_fitted_again_from_where_it_is(
-    node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "ours.yaml"
-    first = calibrated(node, "--runtime", "megatron", *LESS_PULL, "-o", str(out), capsys=capsys)
-    again = calibrated(node, "--runtime", str(out), *LESS_PULL, capsys=capsys)
+def test_a_fitted_runtime_is_fitted_again_from_where_it_is(node: Path, ours: tuple[dict[str, Any], Path]) -> None:
+    first, out = ours
+    again = calibrated(node, "--runtime", str(out), *LESS_PULL)
     was = {number["name"]: number["was"] for number in again["numbers"]}
     assert was["compute"] == pytest.approx(first["numbers"][0]["fitted"], rel=0.01)
     assert again["before"][0]["median"] == pytest.approx(first["fitted"][0]["median"], abs=0.01)
@@ -130,12 +132,10 @@ def test_people_read_what_moved_and_what_it_would_take_to_know_more(
     assert "  a step with dp > 1 over two nodes and few micro-batches: gradient overlap 0.45\n" in printed
 
 
-def test_a_device_and_a_runtime_are_fitted_together(
-    node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_device_and_a_runtime_are_fitted_together(node: Path, tmp_path: Path) -> None:
     outs = tmp_path / "ours.yaml", tmp_path / "h100.yaml"
     options = ("--runtime", "megatron", "--device", "h100", "-o", str(outs[0]), "--device-out", str(outs[1]))
-    document = calibrated(node, *options, *LESS_PULL, capsys=capsys)
+    document = calibrated(node, *options, *LESS_PULL)
     assert (document["device"], document["runtime"]) == ("h100", "megatron")
     assert document["fitted"][0]["median"] < 0.03
     step = read_device(outs[1]).step
@@ -149,7 +149,7 @@ def test_two_steps_want_a_strong_pull(tmp_path: Path, capsys: pytest.CaptureFixt
     assert app.main(["calibrate", str(path), "--runtime", "megatron"]) == 2
     sentence = "runtime megatron: 2 measured step(s) by this runtime are too few to fit numbers to"
     assert f"{sentence}; measure 3, or give --pull 5, which holds them\n" in capsys.readouterr().err
-    document = calibrated(path, "--runtime", "megatron", "--pull", "5", capsys=capsys)
+    document = calibrated(path, "--runtime", "megatron", "--pull", "5")
     assert 1.0 < document["numbers"][0]["fitted"] < 1.15, document["numbers"][0]
 
 

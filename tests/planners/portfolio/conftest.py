@@ -76,17 +76,17 @@ def every_plan(space: PlanningSpace) -> Iterator[tuple[StagedProblem, StagedPlan
                     yield problem, plan
 
 
-@pytest.fixture(name="make_model")
+@pytest.fixture(scope="session", name="make_model")
 def make_model_fixture() -> Callable[..., ProfiledModel]:
     return model
 
 
-@pytest.fixture(name="every_plan")
+@pytest.fixture(scope="session", name="every_plan")
 def every_plan_fixture() -> Plans:
     return every_plan
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def pair() -> Cluster:
     """Two nodes of two devices."""
     return PAIR

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -36,11 +37,22 @@ def decisions(exploration: Exploration) -> list[object]:
     return [plans, exploration.missing, exploration.proven, exploration.notes]
 
 
-def shortest(space, every_plan, constraints):
+@pytest.fixture(scope="module")
+def costed(make_model, every_plan, pair):
+    """A function: every plan of a model on devices of a memory, with its problem and its cost."""
+
+    @cache
+    def of(seed, memory):
+        space = PlanningSpace(make_model(seed), replace(pair, memory=memory), 16)
+        return [(problem, plan, plan_cost(problem, plan)) for problem, plan in every_plan(space)]
+
+    return of
+
+
+def shortest(costed_plans, constraints):
     """Length of the shortest plan that fits by brute force, of all kinds and of each."""
     best = dict.fromkeys(("all", *KINDS), math.inf)
-    for problem, plan in every_plan(space):
-        cost = plan_cost(problem, plan)
+    for problem, plan, cost in costed_plans:
         possible = constraints.allow(problem.profile, problem.cluster.devices, problem.stages)
         if possible and cost.feasible and plan.check_valid(replace(problem, constraints=constraints))[0]:
             for kind in ("all", Candidate(problem, plan, cost).kind):
@@ -50,10 +62,10 @@ def shortest(space, every_plan, constraints):
 
 @pytest.mark.parametrize("forbidden", FORBIDDEN)
 @pytest.mark.parametrize(("seed", "memory"), [(0, 32e9), (1, 16e9), (2, 9e9)])
-def test_no_plan_is_shorter_by_brute_force(forbidden, seed, memory, make_model, every_plan, pair):
+def test_no_plan_is_shorter_by_brute_force(forbidden, seed, memory, make_model, costed, pair):
     space = PlanningSpace(make_model(seed), replace(pair, memory=memory), 16)
     constraints = Constraints(forbidden=frozenset(forbidden))
-    expected = shortest(space, every_plan, constraints)
+    expected = shortest(costed(seed, memory), constraints)
     space = replace(space, constraints=constraints)
     if expected["all"] == math.inf:
         with pytest.raises(Infeasible):
@@ -159,13 +171,13 @@ def test_without_a_batch_size_there_are_sixteen_micro_batches(make_model, pair):
         Constraints(cut_at="block_*", equal_replicas=True),
     ],
 )
-def test_constrained_plans_are_the_shortest_that_satisfy_them(constraints, make_model, every_plan, pair):
+def test_constrained_plans_are_the_shortest_that_satisfy_them(constraints, make_model, costed, pair):
     space = PlanningSpace(
         make_model(5), replace(pair, memory=12e9), 16, constraints=Constraints(max_stages=constraints.max_stages)
     )
     exploration = explore(replace(space, constraints=constraints))
     assert exploration.best.plan.check_valid(exploration.best.problem) == (True, "")
-    assert exploration.best.step_s == pytest.approx(shortest(space, every_plan, constraints)["all"], rel=1e-9)
+    assert exploration.best.step_s == pytest.approx(shortest(costed(5, 12e9), constraints)["all"], rel=1e-9)
 
 
 def test_constraints_that_contradict_one_another_are_refused_with_the_pair(make_model, pair):
@@ -201,12 +213,12 @@ def test_devices_that_stages_cannot_share_out_are_said(make_model, pair):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("forbidden", [(), ("operator",), ("pipeline",)])
-def test_the_least_memory_is_that_of_all_plans(seed, forbidden, make_model, every_plan, pair):
+def test_the_least_memory_is_that_of_all_plans(seed, forbidden, make_model, costed, pair):
     space = PlanningSpace(make_model(seed), replace(pair, memory=1e9), 16)
     constraints = Constraints(forbidden=frozenset(forbidden))
     needed = [
-        plan_cost(problem, plan).memory_bytes.max()
-        for problem, plan in every_plan(space)
+        cost.memory_bytes.max()
+        for problem, plan, cost in costed(seed, 1e9)
         if plan.check_valid(replace(problem, constraints=constraints))[0]
     ]
     assert least_memory(replace(space, constraints=constraints))[0] == pytest.approx(min(needed), rel=2e-3)

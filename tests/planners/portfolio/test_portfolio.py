@@ -36,9 +36,16 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 MODELS = ("bert48_v100", "t5_base_v100", "t5_3b_v100", "t5_11b_v100", "vgg19_v100")
 CLUSTERS = ("A", "B", "C", "p4d-4", "dgx-h100-4")
 FEW = [("bert48_v100", "C"), ("t5_base_v100", "C"), ("vgg19_v100", "C"), ("t5_3b_v100", "A")]
-REST = [pytest.param(*pair, marks=pytest.mark.slow) for pair in product(MODELS, CLUSTERS) if pair not in FEW]
+REST = [pytest.param(pair, marks=pytest.mark.slow) for pair in product(MODELS, CLUSTERS) if pair not in FEW]
 SHARE, MIN_GAIN = 0.25, 0.02
 """The least stage and the least gain of the defaults, as docs/how-to/plan.md has them."""
+
+
+@pytest.fixture(scope="module", params=[*FEW, *REST], ids="-".join)
+def example(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A model and a cluster; tests of one pair run in a row and share its report."""
+    pair: tuple[str, str] = request.param
+    return pair
 
 
 @cache
@@ -71,10 +78,9 @@ def test_the_default_plan_of_one_problem_is_no_longer_than_that_of_tables(
     assert best.result.cost.step_s <= tables.result.cost.step_s * (1.0 + 1e-9)
 
 
-@pytest.mark.parametrize(("model", "cluster"), [*FEW, *REST])
-def test_every_stage_of_a_default_plan_holds_work(model: str, cluster: str) -> None:
+def test_every_stage_of_a_default_plan_holds_work(example: tuple[str, str]) -> None:
     """T5-base on C once had seven stages, four of them one instruction of 0 s on one device each."""
-    report = default_report(model, cluster)
+    report = default_report(*example)
     profile, plan = report.problem.profile, report.plan
     for first, last in plan.stage_instructions(len(profile)):
         own = slice(first, last + 1)
@@ -84,10 +90,9 @@ def test_every_stage_of_a_default_plan_holds_work(model: str, cluster: str) -> N
         assert max(computes, holds) >= SHARE * (1 - 1e-9)
 
 
-@pytest.mark.parametrize(("model", "cluster"), [*FEW, *REST])
-def test_nothing_that_a_report_shows_is_shorter_than_what_it_recommends(model: str, cluster: str) -> None:
+def test_nothing_that_a_report_shows_is_shorter_than_what_it_recommends(example: tuple[str, str]) -> None:
     """But plans that are harder to run, by no more than the least gain, and what needs another schedule."""
-    report = default_report(model, cluster)
+    report = default_report(*example)
     step_s = report.cost.step_s
     nearly_s = step_s * (1 - MIN_GAIN) * (1 - 1e-9)
     assert report.data_parallel_s is None or report.data_parallel_s >= step_s
@@ -102,15 +107,14 @@ def test_nothing_that_a_report_shows_is_shorter_than_what_it_recommends(model: s
         assert not cost.feasible or cost.step_s >= step_s * (1 - MIN_GAIN)
 
 
-@pytest.mark.parametrize(("model", "cluster"), [*FEW, *REST])
-def test_a_harder_kind_than_data_parallelism_gains_more_than_it_has_to(model: str, cluster: str) -> None:
+def test_a_harder_kind_than_data_parallelism_gains_more_than_it_has_to(example: tuple[str, str]) -> None:
     """BERT-48 on 32 H100 was said to be 1.88 times as fast as data parallelism, which left half of them idle."""
-    report = default_report(model, cluster)
+    report = default_report(*example)
     if report.plan.stages > 1 and report.data_parallel_s is not None:
         assert report.cost.step_s < report.data_parallel_s * (1 - MIN_GAIN)
     tuned = report.data_parallel_micro_batches
     if tuned is not None:
-        profile, where = read_profile(EXAMPLES / f"{model}.npz"), read_cluster(cluster)
+        profile, where = read_profile(EXAMPLES / f"{example[0]}.npz"), read_cluster(example[1])
         problem = PlanningSpace(ProfiledModel(profile), where, device=step_device(profile, where))
         by_hand = [_data_parallel_s(problem, count) for count in problem.data_parallel_counts]
         assert report.data_parallel_s == pytest.approx(min(by_hand))
@@ -191,10 +195,9 @@ MOST_PASSES, MOST_WITHOUT_PROOF = 8e7, 1.6e7
 counted in terms of these (planners.effort)."""
 
 
-@pytest.mark.parametrize(("model", "cluster"), [*FEW, *REST])
-def test_a_default_plan_takes_so_many_evaluations_and_no_more(model: str, cluster: str) -> None:
+def test_a_default_plan_takes_so_many_evaluations_and_no_more(example: tuple[str, str]) -> None:
     for options, most in ((PlanOptions(), MOST_PASSES), (PlanOptions(certify_s=0.0), MOST_WITHOUT_PROOF)):
-        assert counted_report(model, cluster, options)[1] <= most
+        assert counted_report(*example, options)[1] <= most
 
 
 # --- against every plan ------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def _agrees(seed: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("budget_s", [0.03, 0.1, 0.4])
+@pytest.mark.parametrize("budget_s", [0.03, 0.2])
 def test_a_search_that_its_budget_ends_comes_to_the_same_whatever_the_clock_says(
     budget_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
