@@ -115,7 +115,7 @@ class Family(Document):
                 fields[key] = (key, TYPES[size] | None, usual) if either else (key, TYPES[size], usual)
         return msgspec.defstruct("Config", fields.values(), bases=(Foreign,), kw_only=True)
 
-    def needs(self, values: Mapping[str, Any]) -> bool:
+    def is_complete(self, values: Mapping[str, Any]) -> bool:
         """Whether values have all that has to be there."""
         required = (keys for keys, default in map(read_key, self.keys.values()) if default is NODEFAULT)
         return all(any(values.get(key) is not None for key in keys) for keys in required)

@@ -18,7 +18,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.schema import decode_json, read_bytes, wrong
 from automap_models.workloads.catalogue import FACTORY, HAVE_DROPOUT, MODEL_TYPES, Dtype
 from automap_models.workloads.config_families import families
-from automap_models.workloads.config_notes import config_notes, family_of, nearest_family
+from automap_models.workloads.config_notes import config_notes, family_of, left_out, nearest_family
 from automap_models.workloads.config_sizes import read_family
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def decode_config(
         sequence=tokens,
         longest=config.context if config.learned else None,
         dtype=config.dtype,
-        notes=tuple(config_notes(values, family)),
+        notes=(*left_out(document), *config_notes(values, family)),
     )
 
 

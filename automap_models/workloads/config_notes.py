@@ -59,8 +59,8 @@ def config_notes(values: Mapping[str, Any], family: str) -> Iterator[str]:
     kind = values.get("model_type")
     if kind != family:
         named = family_of(kind, values.get("architectures")) == family
-        why = "the family that its architectures name" if named else "the family whose keys are those of this file"
-        yield f"model_type {kind} is read as {family}, {why}"
+        reason = "the family that its architectures name" if named else "the family whose keys are those of this file"
+        yield f"model_type {kind} is read as {family}, {reason}"
     if quantized := values.get("quantization_config"):
         method = quantized.get("quant_method") if isinstance(quantized, dict) else None
         of_type = f" {method}" if method else ""
@@ -79,6 +79,13 @@ def config_notes(values: Mapping[str, Any], family: str) -> Iterator[str]:
     if others:
         listed = ", ".join(others[:12]) + (f" and {len(others) - 12} more" if len(others) > 12 else "")
         yield f"not read, though they may change the model's size or time: {listed}"
+
+
+def left_out(document: Mapping[str, Any]) -> Iterator[str]:
+    """What a file has beside the language model, in sentences."""
+    for key in ("vision_config", "audio_config"):
+        if document.get(key):
+            yield f"{key} is left out, with its tower's time and parameters: the language model alone is priced"
 
 
 def keys_of(family: Family) -> set[str]:
@@ -109,7 +116,7 @@ def nearest_family(values: Mapping[str, Any]) -> tuple[str | None, list[str]]:
     unread = {
         name: keys - keys_of(family)
         for name, family in families().items()
-        if family.record == "decoder" and family.needs(values)
+        if family.record == "decoder" and family.is_complete(values)
     }
     if not unread:
         return None, []

@@ -147,3 +147,20 @@ def test_layers_for_further_tokens_and_heads_of_other_kinds_are_named() -> None:
     assert (
         head == "BertForSequenceClassification is priced with an output matrix of the vocabulary, which it may not have"
     )
+
+
+def test_of_a_file_with_images_the_language_model_is_read_and_the_tower_named() -> None:
+    pytest.importorskip("transformers")
+    text = {**configuration("qwen3").to_dict(), "model_type": "qwen3_vl_text"}
+    nested = {"model_type": "qwen3_vl", "text_config": text, "vision_config": {"depth": 2}}
+    model = decoded(nested)
+    assert model.architecture == decoded(text).architecture
+    assert model.notes[0].startswith("vision_config is left out, with its tower's time and parameters")
+
+
+def test_infinity_of_pythons_json_is_read() -> None:
+    pytest.importorskip("transformers")
+    values = {**configuration("llama").to_dict(), "time_step_limit": [0.0, float("inf")]}
+    assert parameters(decoded(values).architecture) == parameters(
+        decoded(configuration("llama").to_dict()).architecture
+    )
