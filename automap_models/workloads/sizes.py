@@ -163,12 +163,14 @@ class DecoderConfig(Dropouts):
     @property
     def untraced(self) -> str | None:
         """What of it has closed forms alone, in words; None: workloads.decoder has all of it."""
-        dense = self.dense_layers if self.mixture else self.layers
-        plain = tuple(s.replace("w", "*") for s in self.sublayers) == ("*-",) * dense + ("*E",) * (self.layers - dense)
+        count = len(self.sublayers)  # of all blocks, where a few are traced
+        dense = self.dense_layers if self.mixture else count
+        plain = tuple(s.replace("w", "*") for s in self.sublayers) == ("*-",) * dense + ("*E",) * (count - dense)
         mixture, window = self.mixture, self.window
         missing = {
             "the layers": self.blocks is not None and not plain,
-            "heads of two sizes": window is not None and window != Window(tokens=window.tokens, chunked=window.chunked),
+            "windows with heads or sinks of their own": window is not None
+            and window != Window(tokens=window.tokens, chunked=window.chunked),
             "attention's sinks and gates": self.sinks or self.gated_attention or self.gated_heads,
             "values": self.keys_as_values or self.value_width not in (None, self.head_width),
             "the experts": mixture is not None and (mixture.shared_gate or mixture.bias or mixture.normed),

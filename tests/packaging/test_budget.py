@@ -43,7 +43,7 @@ BUDGET = {
     "run": (4_712, 24),
     "simulate": (1_767, 9),
     "torch_export": (3_102, 14),
-    "workloads": (4_755, 27),
+    "workloads": (4_757, 27),
     "zoo": (1, 1),
     "infer": (4_897, 27),
     "train": (1_807, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_134, 24),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_858, "files": 381, "compiled": 80, "numbers": 237}
+TOTALS = {"lines": 69_860, "files": 381, "compiled": 80, "numbers": 237}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,12 @@ def test_infinity_of_pythons_json_is_read() -> None:
     assert parameters(decoded(values).architecture) == parameters(
         decoded(configuration("llama").to_dict()).architecture
     )
+
+
+def test_a_deep_model_with_windows_is_traced_from_a_few_of_its_blocks() -> None:
+    """The few have the letters of all: they were taken for layers in an order of their own, and refused."""
+    pytest.importorskip("transformers")
+    model = decoded(configuration("gemma2", num_hidden_layers=62).to_dict()).architecture
+    assert isinstance(model, DecoderConfig)
+    assert model.windowed_blocks(8192) == 31
+    assert replace(model, layers=4).untraced is None
