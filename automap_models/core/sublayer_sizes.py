@@ -38,6 +38,44 @@ class Latent:
     value_width: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Attention that reads a part of the tokens before, by what is different from that which reads all.
+
+    Attributes:
+        tokens: that a query reads, its own among them.
+        chunked: whether it reads those of its chunk of so many tokens, and not the last ones.
+        heads, kv_heads, head_width, value_width: None: those of attention to all tokens.
+        sinks: whether each head has a number that takes a share of the weights (arXiv 2309.17453).
+        keys_as_values: whether values are the keys, without a matrix of their own.
+    """
+
+    tokens: int
+    chunked: bool = False
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_width: int | None = None
+    value_width: int | None = None
+    sinks: bool = False
+    keys_as_values: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Indexer:
+    """What chooses the tokens that a query reads (arXiv 2512.02556, section 2.1).
+
+    Attributes:
+        heads, width: of its queries; its keys have one head.
+        tokens: that a query reads.
+        weighted: whether a product of the hidden states weighs the heads.
+    """
+
+    heads: int
+    width: int
+    tokens: int
+    weighted: bool = True
+
+
 @dataclass(frozen=True)
 class Mixture:
     """Sizes of a mixture of experts.
@@ -52,6 +90,8 @@ class Mixture:
         scale: of the weights.
         latent: width in which tokens travel to experts and these work; None: that of the hidden states.
         shared_gate: whether a number of each token gates the shared feed-forward layer.
+        bias: whether the router and the experts have biases.
+        normed: whether what experts read, and what they and the shared layer give, have norms of their own.
     """
 
     experts: int
@@ -63,6 +103,8 @@ class Mixture:
     scale: float = 1.0
     latent: int | None = None
     shared_gate: bool = False
+    bias: bool = False
+    normed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,32 +1,22 @@
 """The families of Hugging Face's config.json, by their description in families.yaml.
 
-    file ── keys of its family ──→ sizes in our words ── groups: rotary, latent, … ──→ a record of workloads.sizes
+    file ── keys of its family ──→ sizes in our words ── workloads.config_sizes ──→ a record of workloads.sizes
 
 What a file holds is checked against a schema made of the description: every size has one type, whatever its key.
-Sliding windows of attention are not modelled, and noted: every layer attends to all positions before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
 from msgspec import NODEFAULT, Meta, field
 
-from automap_models.core.sublayer_sizes import GatedDelta, Latent, Mamba, Mixture, Recurrence, Rotary
-from automap_models.errors import BadInput
-from automap_models.formats.schema import Document, Foreign, Positive, Share, decode_json, read_yaml, wrong
-from automap_models.workloads.catalogue import FACTORY, Dtype
-from automap_models.workloads.sizes import (
-    Activation,
-    BertConfig,
-    DecoderConfig,
-    T5Config,
-    Transformer,
-)
+from automap_models.formats.schema import Document, Foreign, Positive, Share, read_yaml
 
 Size = Annotated[int, Meta(ge=1, le=1 << 24)]
 """Of one dimension of a parameter."""
@@ -40,9 +30,12 @@ Count = Annotated[int, Meta(ge=0, le=1000)]
 
 
 Pattern = (
-    Annotated[str, Meta(min_length=1, max_length=1000)] | Annotated[list[str], Meta(min_length=1, max_length=1000)]
+    Annotated[str, Meta(min_length=1, max_length=1000)]
+    | Annotated[list[str | int], Meta(min_length=1, max_length=1000)]
 )
-"""Blocks' sublayers, or what is in place of attention: a letter or a word of `_LETTERS` for each block."""
+"""A letter, a word or a number for each block."""
+Optional = Annotated[int, Meta(ge=0, le=1 << 24)]
+"""A size that is 0 where there is none of it."""
 
 
 class Rope(Foreign):
@@ -50,42 +43,33 @@ class Rope(Foreign):
 
     rope_theta: Positive = 10000.0
     partial_rotary_factor: Share | None = None
+    full_attention: Rope | None = None
 
 
 _KINDS: dict[Any, str] = {
     Size: "vocabulary width feed_forward head_width context types rank query_rank plain_width rope_width value_width "
-    "expert_width max_distance latent state state_head_width key_width kernel chunk",
-    Heads: "heads kv_heads experts state_heads key_heads value_heads groups",
-    Layers: "layers decoder_layers interval",
-    Few: "per_token",
-    Count: "dense_layers shared_experts",
-    Annotated[int, Meta(ge=0, le=1 << 24)]: "shared_width",
+    "expert_width max_distance latent state state_head_width key_width kernel chunk window_head_width "
+    "window_value_width index_width index_tokens index_block embedding_width",
+    Heads: "heads kv_heads experts state_heads key_heads value_heads groups window_heads window_kv_heads index_heads",
+    Layers: "layers decoder_layers interval mixture_interval",
+    Few | list[Few]: "per_token",
+    Count: "dense_layers shared_experts window_from",
+    Optional: "shared_width window",
     Annotated[int, Meta(ge=4, le=1 << 16)]: "buckets",
     Epsilon: "epsilon",
     Dropout: "attention_dropout residual_dropout embedding_dropout",
-    Positive: "rope_base scale score_width score_cap logit_cap",
     Share: "rope_share",
-    bool: "tied scaled parallel attention_bias output_bias feed_forward_bias normalised normed_heads convolution_bias",
+    bool: "tied scaled parallel attention_bias output_bias feed_forward_bias normalised normed_heads convolution_bias "
+    "window_on keys_as_values head_bias normed_all",
     str: "activation",
-    list[int]: "dense_list",
-    Pattern: "pattern",
+    list[int]: "dense_list mixture_list",
+    Positive: "rope_base scale score_width score_cap logit_cap",
+    Pattern: "pattern mixture_pattern index_pattern",
+    Annotated[int, Meta(ge=1, le=1000)] | str: "full_interval",
     Rope: "rope",
 }
 TYPES = {size: kind for kind, sizes in _KINDS.items() for size in sizes.split()}
 """Our word for a size → what it is in a file."""
-_ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_fast": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "relu2": "relu2",
-    "silu": "silu",
-    "swish": "silu",
-}
-"""Hugging Face's word for an activation → ours."""
-_LETTERS = {"attention": "*", "full_attention": "*", "mamba": "M", "linear_attention": "M", "mlp": "-", "moe": "E"}
-"""Hugging Face's word for a sublayer → its letter in `DecoderConfig.blocks`."""
 
 
 class Family(Document):
@@ -131,6 +115,11 @@ class Family(Document):
                 fields[key] = (key, TYPES[size] | None, usual) if either else (key, TYPES[size], usual)
         return msgspec.defstruct("Config", fields.values(), bases=(Foreign,), kw_only=True)
 
+    def is_complete(self, values: Mapping[str, Any]) -> bool:
+        """Whether values have all that has to be there."""
+        required = (keys for keys, default in map(read_key, self.keys.values()) if default is NODEFAULT)
+        return all(any(values.get(key) is not None for key in keys) for keys in required)
+
 
 _SHARED_KEYS: dict[str, Any] = {
     **{"torch_dtype": str, "dtype": str, "architectures": tuple[str, ...]},
@@ -153,214 +142,3 @@ def families() -> dict[str, Family]:
     for name, family in described.items():
         members[name] = family if family.like is None else family.after(members[family.like])
     return dict(sorted(members.items()))
-
-
-class ConfiguredSizes(NamedTuple):
-    """What a file says of a model.
-
-    Attributes:
-        architecture: its sizes.
-        context: tokens that it was made for; None: any number.
-        learned: whether it has a learned position for each.
-        dtype: that it is published in; float32 where the file does not say, or says what nothing computes in.
-    """
-
-    architecture: Transformer
-    context: int | None
-    learned: bool
-    dtype: Dtype
-
-
-def read_family(family: Family, content: bytes, where: str, *, dropout: bool) -> ConfiguredSizes:
-    """The sizes in a file.
-
-    Args:
-        where: its name, for messages.
-        dropout: whether the model has the dropout that the file says.
-
-    Raises:
-        BadInput: it lacks a size, or sizes do not fit each other.
-    """
-    config = decode_json(content, family.schema(), where=where, do="check the file against the published one")
-    sizes = _Sizes(family, config, where)
-    for size in () if dropout else ("attention_dropout", "residual_dropout", "embedding_dropout"):
-        sizes.pop(size, None)
-    context, learned = sizes.pop("context", None), sizes.pop("learned", False)
-    sizes["activation"] = sizes.activation()
-    if family.record == "t5":
-        return ConfiguredSizes(sizes.t5(), context, learned, sizes.dtype)
-    if sizes.get("head_width") is None and "rank" not in sizes:
-        sizes.require_divides("heads", "width")
-    record = BertConfig(**sizes, positions=context) if family.record == "bert" else sizes.decoder(context, learned)
-    return ConfiguredSizes(record, context, learned, sizes.dtype)
-
-
-class _Sizes(dict[str, Any]):
-    """The values of a file by our words for them, those of `fixed` among them."""
-
-    def __init__(self, family: Family, config: Any, where: str) -> None:
-        self.config, self.where, self.family = config, where, family
-        for key, value in family.only.items():
-            if getattr(config, key) != value:
-                expected = f"{msgspec.json.encode(value).decode()}, the only one that is known"
-                raise unsupported(where, f"$.{key}", getattr(config, key), expected)
-        super().__init__(family.fixed)
-        for size, text in family.keys.items():
-            keys, default = read_key(text)
-            given = (getattr(config, key) for key in keys)
-            self[size] = next((value for value in given if value is not None), default)
-            if self[size] is NODEFAULT:
-                raise BadInput(f"$.{' or $.'.join(keys)} is missing", where=where, do="add it")
-
-    def key(self, size: str) -> str:
-        """The key that a size has in the file."""
-        keys, _ = read_key(self.family.keys[size])
-        return next((key for key in keys if getattr(self.config, key) is not None), keys[0])
-
-    def require_divides(self, size: str, multiple: str) -> None:
-        """Refuse a size that does not divide another."""
-        count, divisor = self[size], self[multiple]
-        if divisor % count:
-            what = f"$.{self.key(size)} is {count}, which does not divide $.{self.key(multiple)}, {divisor}"
-            raise BadInput(what, where=self.where, do="check both numbers")
-
-    @property
-    def dtype(self) -> Dtype:
-        """What the model is published in."""
-        published = self.config.torch_dtype or self.config.dtype
-        return published if published in ("bfloat16", "float16") else "float32"
-
-    @property
-    def classes(self) -> int | None:
-        """Columns of the matrix that is in place of the vocabulary's; None where the model has the vocabulary's."""
-        if not any(name.endswith("ForSequenceClassification") for name in self.config.architectures or ()):
-            return None
-        return self.config.num_labels or len(self.config.id2label or {}) or 2
-
-    def activation(self) -> Activation:
-        """Our word for the activation of feed-forward layers; of T5's, that of what gates them."""
-        name: str = self["activation"]
-        if self.family.record == "t5":
-            gated, _, name = name.rpartition("-")
-            if gated not in ("", "gated"):
-                raise unsupported(
-                    self.where, "$.feed_forward_proj", self["activation"], "an activation, or gated-… one"
-                )
-            self["gated"] = bool(gated)
-            name = "gelu_new" if gated and name == "gelu" else name  # as transformers reads it
-        if name not in _ACTIVATIONS:
-            raise unsupported(self.where, f"$.{self.key('activation')}", name, f"one of {', '.join(_ACTIVATIONS)}")
-        return _ACTIVATIONS[name]
-
-    def t5(self) -> T5Config:
-        """The sizes of a T5."""
-        least, distance = self["buckets"] // 2, self["max_distance"]
-        if distance <= least:
-            expected = f"more than half the buckets, {least}"
-            raise wrong(f"$.{self.key('max_distance')}", distance, expected, self.where, "write the file again")
-        scaled = self.pop("scaled")
-        return T5Config(**{**self, "tied": self["tied"] and scaled})
-
-    def decoder(self, context: int | None, learned: bool) -> DecoderConfig:
-        """The sizes of a decoder that was made for so many tokens, whether or not it learned a position of each."""
-        if self.get("kv_heads") is not None:
-            self.require_divides("kv_heads", "heads")
-        width = self["width"]
-        if self.pop("normed_heads", False):
-            self["query_norm"] = "head"
-        rotary = self._rotary()
-        latent = None if rotary is None else self._latent(rotary)
-        score_width = self.pop("score_width", None)
-        recurrence, mixture, dense_layers = self._recurrence(), self._mixture(), self._dense_layers()
-        blocks = self._blocks(dense_layers if mixture else 1000)
-        return DecoderConfig(
-            positions=context if learned else None,
-            classes=self.classes,
-            embedding_scale=width**0.5 if self.pop("scaled_embedding", False) else 1.0,
-            score_scale=None if score_width is None else score_width**-0.5,
-            latent=latent,
-            rotary=None if latent is not None else rotary,
-            dense_layers=min(dense_layers, self["layers"]),
-            mixture=mixture if blocks is None or "E" in "".join(blocks) else None,
-            recurrence=recurrence,
-            blocks=blocks,
-            **self,
-        )
-
-    def _recurrence(self) -> Recurrence | None:
-        """What some blocks have in place of attention."""
-        if "state" in self:
-            self.require_divides("groups", "state_heads")
-            sizes = {size: self.pop(size) for size in ("state", "groups", "kernel", "chunk", "convolution_bias")}
-            return Mamba(heads=self.pop("state_heads"), head_width=self.pop("state_head_width"), **sizes)
-        if "value_heads" in self:
-            self.require_divides("key_heads", "value_heads")
-            sizes = {size: self.pop(size) for size in ("key_heads", "key_width", "value_width", "kernel")}
-            return GatedDelta(heads=self.pop("value_heads"), **sizes)
-        return None
-
-    def _blocks(self, dense_layers: int) -> tuple[str, ...] | None:
-        """Sublayers of each block; those before `dense_layers` have no mixture. None where all have attention."""
-        if "pattern" not in self:
-            return None
-        path, pattern, interval = f"$.{self.key('pattern')}", self.pop("pattern"), self.pop("interval", None)
-        if pattern is None:
-            pattern = "".join("M" if (i + 1) % interval else "*" for i in range(self["layers"]))
-        letters = [_LETTERS.get(word, word) for word in pattern]
-        if unread := sorted(set(letters) - set(_LETTERS.values())):
-            raise unsupported(self.where, path, unread[0], f"one of {', '.join([*_LETTERS, *'*M-E'])}")
-        if self.pop("apart", False):
-            self["layers"] = len(letters)
-            return tuple(letters)
-        if len(letters) != self["layers"]:
-            what = f"{path} has {len(letters)} layers, $.{self.key('layers')} says {self['layers']}"
-            raise BadInput(what, where=self.where, do="check both")
-        return tuple(letter + ("-" if i < dense_layers else "E") for i, letter in enumerate(letters))
-
-    def _latent(self, rotary: Rotary) -> Latent | None:
-        """Attention through latents."""
-        if "rank" not in self:
-            return None
-        widths = {size: self.pop(size) for size in ("query_rank", "rank", "plain_width", "value_width")}
-        return Latent(**widths, rotary=rotary)
-
-    def _rotary(self) -> Rotary | None:
-        """Rotary positions of a share of a head's numbers, which are pairs; none where files do not say a base."""
-        if "rope_base" not in self:
-            return None
-        rope: Rope | None = self.pop("rope")
-        base, share = self.pop("rope_base"), self.pop("rope_share", 1.0)
-        head = self.pop("rope_width", None) or self.get("head_width") or self["width"] // self["heads"]
-        width = int(head * ((rope and rope.partial_rotary_factor) or share))
-        if width < 2 or width % 2:
-            what = f"{width} of a head's {head} numbers have rotary positions, which come in pairs"
-            raise BadInput(what, where=self.where, do="give sizes that make their number even")
-        return Rotary(width, base if rope is None else rope.rope_theta)
-
-    def _dense_layers(self) -> int:
-        """How many of the first layers have no experts."""
-        listed = self.pop("dense_list", None)
-        if listed is None:
-            return int(self.pop("dense_layers", 0))
-        if sorted(listed) != list(range(len(listed))) or len(listed) > self["layers"]:
-            raise unsupported(self.where, f"$.{self.key('dense_list')}", list(listed), "the first layers")
-        return len(listed)
-
-    def _mixture(self) -> Mixture | None:
-        """The experts of a layer."""
-        if "experts" not in self:
-            return None
-        experts, per_token = self.pop("experts"), self.pop("per_token")
-        if per_token > experts:
-            what = f"$.{self.key('per_token')} is {per_token}, more than $.{self.key('experts')}, {experts}"
-            raise BadInput(what, where=self.where, do="check both numbers")
-        width = self.pop("expert_width", None) or self["feed_forward"]
-        shared = self.pop("shared_width", None) or width * (self.pop("shared_experts", None) or 0)
-        names = ("scores", "normalised", "scale", "latent", "shared_gate")
-        options = {name: self.pop(name) for name in names if name in self}
-        return Mixture(experts, per_token, width, shared, **options)
-
-
-def unsupported(where: str, path: str, value: object, expected: str) -> BadInput:
-    """What to say of a value that a model may well have and no family here knows."""
-    return wrong(path, value, expected, where, f"give a model that has that, or {FACTORY}")

@@ -196,7 +196,7 @@ class Layer:
         if owned:
             self.parameters.append(matrix.size)
         if bias:
-            self.bias(y)
+            self.bias(y, experts)
         self.save(x, for_weights=True)
         gradient = self.reads(x, operand.item_bytes)
         if not float32:
@@ -207,13 +207,12 @@ class Layer:
             self.sums_forward.append(y)
         return y
 
-    def bias(self, y: Value) -> None:
+    def bias(self, y: Value, experts: Mark = FIXED) -> None:
         """Parameters that are added to every row of a value, and the kernel that sums their gradients."""
-        mark = y.mark & Mark.TENSOR
-        gradient = self.weights(y.width, mark)
+        gradient = self.weights(y.shape[0] * y.width, y.mark & Mark.TENSOR | experts)
         self.memory(WEIGHT, gradient, y)
         if self.item_bytes < FLOAT32:
-            self.memory(WEIGHT, self.weights(y.width, mark, FLOAT32), gradient)
+            self.memory(WEIGHT, self.like(gradient, FLOAT32), gradient)
         self.parameters.append(gradient.size)
 
     def reads(self, x: Value, item_bytes: float = 0) -> Value:

@@ -11,7 +11,7 @@ from automap_models.core.microbatch import required_size
 from automap_models.core.model_work import ModelWork
 from automap_models.core.profile import LARGEST_S, Profile
 from automap_models.core.strategy import Precision
-from automap_models.core.sublayer_sizes import GatedDelta, Mamba, Rotary
+from automap_models.core.sublayer_sizes import GatedDelta, Mamba, Rotary, Window
 from automap_models.cost.measured_step import DescribedModel, MeasuredModel, MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
 from automap_models.workloads.config_json import decode_config
@@ -53,12 +53,20 @@ def _llama(model: MeasuredModel) -> dict[str, Any]:
         "rotary": None if isinstance(model.recurrence, Mamba) else Rotary(width, 500_000.0),  # the base changes no cost
         "head_width": model.head_width,
         "latent": latent,
-        "window": model.window,
-        "windowed_layers": model.windowed_layers,
+        "window": None if model.window is None else Window(tokens=model.window),
         "predicting_layers": model.predicting_layers,
-        **{"recurrence": model.recurrence, "blocks": model.blocks},
+        **{"recurrence": model.recurrence, "blocks": model.blocks or _windowed_blocks(model)},
         "gated_attention": isinstance(model.recurrence, GatedDelta),
     }
+
+
+def _windowed_blocks(model: MeasuredModel) -> tuple[str, ...] | None:
+    """Blocks of which every second one, or all, have a window; None where none has."""
+    layers, count = model.shape.layers, model.windowed_layers
+    every = 1 if count == layers else 2
+    mixers = ["w" if i % every == 0 and i < every * count else "*" for i in range(layers)]
+    dense = model.dense_layers if model.mixture else layers
+    return tuple(mixer + ("-" if i < dense else "E") for i, mixer in enumerate(mixers)) if count else None
 
 
 def step_work(step: MeasuredStep) -> ModelWork:

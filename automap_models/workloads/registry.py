@@ -76,6 +76,15 @@ class SizedModel:
 
         return step_module(self.name, self.architecture, self.labels, self.dtype)
 
+    @property
+    def traced_notes(self) -> tuple[str, ...]:
+        """The notes, and what of the model its trace does not have."""
+        windowed = getattr(self.architecture, "windowed_blocks", lambda tokens: 0)(self.labels[-1])
+        if not windowed:
+            return self.notes
+        note = f"{windowed} layers attend to windows and are traced as if to all {self.labels[-1]:,} tokens"
+        return (*self.notes, f"{note}, which takes more time and FLOP than the model does")
+
     def work(self) -> ModelWork:
         """What one sample costs, layer by layer.
 

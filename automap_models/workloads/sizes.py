@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from automap_models.core.strategy import TransformerShape
-from automap_models.core.sublayer_sizes import Latent, Mixture, Recurrence, Rotary
+from automap_models.core.sublayer_sizes import Indexer, Latent, Mixture, Recurrence, Rotary, Window
 from automap_models.errors import BadInput
 from automap_models.hlo.block_labels import BlockStack
 
@@ -66,6 +66,7 @@ class DecoderConfig(Dropouts):
         positions: that the model has learned embeddings for; None: it has none.
         head_width: None: the heads together are as wide as the hidden states.
         kv_heads: heads of keys and values; None: as many as of queries.
+        value_width: numbers of a head of values; None: as many as of queries and keys.
         attention_bias, output_bias: whether q, k and v, and o, have biases.
         feed_forward_bias: whether the feed-forward layers have biases.
         gated: whether a third matrix gates the feed-forward layers.
@@ -79,18 +80,23 @@ class DecoderConfig(Dropouts):
         linear_bias: whether scores grow with the position of the key, by a slope of each head (arXiv 2108.12409).
         embedding_norm: whether a norm follows the embeddings.
         parallel: whether attention and feed-forward read the same hidden states.
+        shared_norm: whether they read them through one norm.
         tied: whether logits are taken with the word embedding.
+        head_bias: whether the output matrix has a bias.
         classes: columns of the output matrix of a model that classifies, which is not tied; None: the vocabulary's.
         gated_attention: whether a part of the queries' product gates what attention gives (arXiv 2505.06708).
+        gated_heads: whether a number of each head does.
+        sinks, keys_as_values: of attention to all tokens, see `Window`.
         latent: attention through a narrow latent; None: plain attention.
         mixture: of experts in place of feed-forward layers; None: dense.
         dense_layers: with a mixture, the number of blocks before those that have it.
         recurrence: what M stands for in `blocks`.
         blocks: the sublayers of each block, one behind the other, each with its norms and its residual sum:
-            * attention, M the recurrence, - the feed-forward layer, E the mixture; None: attention, and a mixture where
-            a block has one, else a feed-forward layer.
-        window: tokens that the attention of some blocks reads; None: all read all.
-        windowed_layers: how many blocks have it, every second one or all of them.
+            * attention to all tokens, w within the window, s to those of the indexer, M the recurrence, B attention and
+            the recurrence side by side, - the feed-forward layer, E the mixture; None: attention, and a mixture where a
+            block has one, else a feed-forward layer.
+        window: what w stands for in `blocks`.
+        indexer: what chooses tokens where `blocks` has s.
         predicting_layers: blocks after the others that predict later tokens from the hidden states and the next
             token's embedding (arXiv 2412.19437, section 2.2), each with the output matrix once more.
     """
@@ -103,6 +109,7 @@ class DecoderConfig(Dropouts):
     feed_forward: int | None = None
     head_width: int | None = None
     kv_heads: int | None = None
+    value_width: int | None = None
     attention_bias: bool = True
     output_bias: bool = True
     feed_forward_bias: bool = True
@@ -120,16 +127,21 @@ class DecoderConfig(Dropouts):
     linear_bias: bool = False
     embedding_norm: bool = False
     parallel: bool = False
+    shared_norm: bool = False
     tied: bool = True
+    head_bias: bool = False
     classes: int | None = None
     gated_attention: bool = False
+    gated_heads: bool = False
+    sinks: bool = False
+    keys_as_values: bool = False
     latent: Latent | None = None
     mixture: Mixture | None = None
     dense_layers: int = 0
     recurrence: Recurrence | None = None
     blocks: tuple[str, ...] | None = None
-    window: int | None = None
-    windowed_layers: int = 0
+    window: Window | None = None
+    indexer: Indexer | None = None
     predicting_layers: int = 0
 
     @property
@@ -142,6 +154,30 @@ class DecoderConfig(Dropouts):
         """Those of each block, see `blocks`."""
         dense = self.dense_layers if self.mixture else self.layers
         return self.blocks or tuple("*-" if i < dense else "*E" for i in range(self.layers))
+
+    def windowed_blocks(self, tokens: int) -> int:
+        """How many blocks have a window that is shorter than a sample of so many tokens."""
+        reads_all = self.window is None or self.window.tokens >= tokens
+        return 0 if reads_all else sum("w" in sublayers for sublayers in self.sublayers)
+
+    @property
+    def untraced(self) -> str | None:
+        """What of it has closed forms alone, in words; None: workloads.decoder has all of it."""
+        count = len(self.sublayers)  # of all blocks, where a few are traced
+        dense = self.dense_layers if self.mixture else count
+        plain = tuple(s.replace("w", "*") for s in self.sublayers) == ("*-",) * dense + ("*E",) * (count - dense)
+        mixture, window = self.mixture, self.window
+        missing = {
+            "the layers": self.blocks is not None and not plain,
+            "windows with heads or sinks of their own": window is not None
+            and window != Window(tokens=window.tokens, chunked=window.chunked),
+            "attention's sinks and gates": self.sinks or self.gated_attention or self.gated_heads,
+            "values": self.keys_as_values or self.value_width not in (None, self.head_width),
+            "the experts": mixture is not None and (mixture.shared_gate or mixture.bias or mixture.normed),
+            "the norms": self.shared_norm,
+            "the output matrix's bias": self.head_bias,
+        }
+        return next((what for what, is_missing in missing.items() if is_missing), None)
 
     @property
     def stacks(self) -> tuple[BlockStack, ...]:

@@ -230,13 +230,19 @@ def _built(source: Source) -> SizedModel:
     return configured(model, **source.sizes)
 
 
-def notes_of(source: Source) -> tuple[str, ...]:
+def notes_of(source: Source, *, traced: bool = True) -> tuple[str, ...]:
     """What the config.json of a model says and nothing prices, in sentences; none of other sources.
+
+    Args:
+        traced: whether the model's trace is priced, and not its closed forms.
 
     Raises:
         BadInput: the file cannot be read, or an option is out of range.
     """
-    return _built(source).notes if source.kind in _BUILT else ()
+    if source.kind not in _BUILT:
+        return ()
+    model = _built(source)
+    return model.traced_notes if traced else model.notes
 
 
 def training_step_of(source: Source) -> TrainingStep:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from automap_models.core.model_work import Mark, WorkPass
+from automap_models.core.sublayer_sizes import Indexer, Window
 from automap_models.workloads.layer import FIXED, FLOAT32, FORWARD, INPUT, PER_TOKEN, Layer, Value
 from automap_models.workloads.sizes import Activation, DecoderConfig, capacity
 
@@ -10,25 +13,40 @@ TENSOR, EXPERTS = Mark.TENSOR, Mark.EXPERTS
 DIVIDED = PER_TOKEN | TENSOR
 
 
-def attention(layer: Layer, x: Value, c: DecoderConfig, window: int | None = None) -> Value:
+def windowed(c: DecoderConfig) -> DecoderConfig:
+    """The sizes of a decoder whose attention is that within its window."""
+    window = c.window
+    assert window is not None
+    names = ("heads", "kv_heads", "head_width", "value_width")
+    changes = {name: size for name in names if (size := getattr(window, name)) is not None}
+    return replace(c, **changes, sinks=window.sinks, keys_as_values=window.keys_as_values)
+
+
+def attention(layer: Layer, x: Value, c: DecoderConfig, read: float | None = None) -> Value:
     """Of a decoder, whose heads of keys and values several of queries may share.
 
     Args:
-        window: tokens that a query reads, its own and those before it; None: all of them.
+        read: keys of a query, see `keys_read`; None: as many as tokens.
     """
     width = c.head_width or c.width // c.heads
     mark = FIXED if c.query_norm == "heads" else TENSOR  # a norm of all heads together has no share of them
     shared = c.kv_heads or c.heads
-    q, k, v = (layer.dense(x, n * width, mark, bias=c.attention_bias) for n in (c.heads, shared, shared))
+    q, k = (layer.dense(x, n * width, mark, bias=c.attention_bias) for n in (c.heads, shared))
+    if c.keys_as_values:
+        v = turned(layer, k)
+    else:
+        v = layer.dense(x, shared * (c.value_width or width), mark, bias=c.attention_bias)
+    layer.parameters.extend([(c.heads, TENSOR)] * c.sinks)
     turn = c.rotary is not None
     if c.query_norm is not None:
         of_head = 0 if c.query_norm == "heads" else width
         q, k = (layer.norm(x, layer_norm=False, width=of_head, fused=turn) for x in (q, k))
     q, k = turned(layer, q, turn or c.score_scale != 1.0), turned(layer, k, turn)
-    gate = layer.dense(x, c.heads * width, mark, bias=c.attention_bias) if c.gated_attention else None
-    reach, capped = keys_read(layer.tokens, window), c.score_cap is not None
-    mixed = core(layer, q, k, v, c.heads, shared, reach=reach, capped=capped, dropout=c.attention_dropout)
-    return layer.dense(mixed if gate is None else layer.gated(gate, mixed), c.width, bias=c.output_bias)
+    gates = [c.heads * width] * c.gated_attention + [c.heads] * c.gated_heads
+    gate = [layer.dense(x, n, mark, bias=c.attention_bias and c.gated_attention) for n in gates]
+    capped = c.score_cap is not None
+    mixed = core(layer, q, k, v, c.heads, shared, reach=read, capped=capped, dropout=c.attention_dropout)
+    return layer.dense(layer.gated(gate[0], mixed) if gate else mixed, c.width, bias=c.output_bias)
 
 
 def turned(layer: Layer, x: Value, changes: bool = True) -> Value:
@@ -42,10 +60,40 @@ def turned(layer: Layer, x: Value, changes: bool = True) -> Value:
     return x
 
 
-def keys_read(tokens: int, window: int | None) -> float:
-    """Keys of a causal core such that half of them are what a query reads in the mean, as it is of `tokens` without a
-    window: the first `window` queries read 1, 2, … keys, and the others all of the window."""
-    return float(tokens) if window is None or window >= tokens else 2 * window - window**2 / tokens
+def keys_read(tokens: int, part: Window | Indexer) -> float:
+    """Keys of a causal core such that half of them are what a query reads in the mean, as it is of all `tokens`.
+
+    The first queries read 1, 2, … keys, and those after them all of the window, or as many as are chosen. Of chunks
+    every query reads those of its own before it.
+    """
+    window = part.tokens
+    if window >= tokens or (isinstance(part, Window) and part.chunked):
+        return float(min(tokens, window))
+    return 2 * window - window**2 / tokens
+
+
+def indexed(layer: Layer, x: Value, c: Indexer, queries: Value) -> None:
+    """The scores of all tokens before by which a query chooses some; their gradients are of the chosen ones.
+
+    Tensor parallelism does not divide it. It learns from the weights of attention (arXiv 2512.02556, equations 1 to 4):
+    gradients of what it reads are counted here, though they are not taken, as a bound.
+
+    Args:
+        queries: what its queries are made of.
+    """
+    tokens, all_keys = layer.tokens, (float(layer.tokens), FIXED)
+    q, k = turned(layer, layer.dense(queries, c.heads * c.width)), layer.dense(x, c.width)
+    k = turned(layer, layer.norm(k, layer_norm=True))
+    weights = [layer.dense(x, c.heads) for _ in range(c.weighted)]
+    scores = Value((1, tokens, tokens), PER_TOKEN, FLOAT32, scores=True)
+    times, rows, deep = (1.0, Mark.SAMPLES), (c.heads * tokens, Mark.TOKENS), (c.width, FIXED)
+    chosen = (keys_read(tokens, c), FIXED)
+    layer.product(FORWARD, (times, rows, all_keys, deep), scores, q, k, *weights, core=True)
+    layer.memory(FORWARD, scores, scores, core=True)
+    layer.product(INPUT, (times, rows, deep, chosen), q, k, scores, core=True)
+    layer.product(INPUT, (times, chosen, deep, rows), k, q, scores, core=True)
+    layer.save(q, k)
+    layer.context.append(k)
 
 
 def core(
@@ -105,8 +153,8 @@ def core(
     return mixed
 
 
-def latent_attention(layer: Layer, x: Value, c: DecoderConfig) -> Value:
-    """Queries, keys and values through latents (arXiv 2405.04434, equations 37 to 47)."""
+def latent_attention(layer: Layer, x: Value, c: DecoderConfig, indexer: Indexer | None = None) -> Value:
+    """Queries, keys and values through latents (arXiv 2405.04434, equations 37 to 47), of tokens that are chosen."""
     latent = c.latent
     assert latent is not None
     plain, rotary, bias = latent.plain_width, latent.rotary.width, c.attention_bias
@@ -126,19 +174,26 @@ def latent_attention(layer: Layer, x: Value, c: DecoderConfig) -> Value:
     layer.memory(INPUT, q, plain_q, turned_q)
     layer.memory(INPUT, up, plain_k, v)
     layer.sums_backward.append(of_keys)
-    mixed = core(layer, plain_q, plain_k, v, c.heads)
-    turned_core(layer, turned_q, turned_k, c.heads)
+    reach = float(layer.tokens) if indexer is None else keys_read(layer.tokens, indexer)
+    if indexer is not None:
+        indexed(layer, x, indexer, queries)
+    mixed = core(layer, plain_q, plain_k, v, c.heads, reach=reach)
+    turned_core(layer, turned_q, turned_k, c.heads, reach)
     return layer.dense(mixed, c.width, bias=bias)
 
 
-def turned_core(layer: Layer, q: Value, k: Value, heads: int) -> None:
-    """The scores of queries and keys with positions, the keys the same for all heads, which are added to the others."""
+def turned_core(layer: Layer, q: Value, k: Value, heads: int, reach: float) -> None:
+    """The scores of queries and keys with positions, the keys the same for all heads, which are added to the others.
+
+    Args:
+        reach: keys of a query, see `keys_read`.
+    """
     tokens = layer.tokens
-    scores = Value((heads, tokens, tokens), DIVIDED, layer.item_bytes, scores=True)
+    scores = Value((heads, tokens, reach), DIVIDED, layer.item_bytes, scores=True)
     once, rows, wide = (1, Mark.SAMPLES), (tokens, Mark.TOKENS), (q.width / heads, FIXED)
-    every = (heads * tokens, TENSOR)
+    every = (heads * reach, TENSOR)
     layer.product(FORWARD, (once, rows, every, wide), scores, k, q, core=True)
-    layer.product(INPUT, (once, (heads * tokens, Mark.TOKENS | TENSOR), wide, (tokens, FIXED)), q, scores, k, core=True)
+    layer.product(INPUT, (once, (heads * tokens, Mark.TOKENS | TENSOR), wide, (reach, FIXED)), q, scores, k, core=True)
     layer.product(INPUT, (once, rows, wide, every), k, scores, q, core=True)
     layer.memory(FORWARD, scores, core=True)
     layer.memory(INPUT, scores, scores, core=True)
@@ -173,8 +228,11 @@ def routed(layer: Layer, x: Value, config: DecoderConfig) -> Value:
     c, gated, activation = config.mixture, config.gated, config.activation
     assert c is not None
     places = capacity(layer.tokens, c.experts, c.per_token)
-    logits = layer.dense(x, c.experts, float32=True)
+    logits = layer.dense(x, c.experts, float32=True, bias=c.bias)
     sent = x if c.latent is None else layer.dense(x, c.latent)
+    if c.normed:
+        sent = layer.norm(sent, layer_norm=False)
+        layer.parameters.append((x.width + c.experts, FIXED))  # scales of what the router reads, and of its weights
     chosen = layer.value(1, rows=places, count=c.experts, item_bytes=FLOAT32)
     layer.memory(FORWARD, logits, logits, logits)  # scores
     layer.memory(FORWARD, logits, logits, logits, logits)  # the highest of them
@@ -186,7 +244,7 @@ def routed(layer: Layer, x: Value, config: DecoderConfig) -> Value:
         weighted = [tokens] * (of_pass == FORWARD)
         layer.memory(of_pass, tokens, tokens, *weighted, chosen, routing=True)  # what an expert makes, times its weight
         layer.memory(of_pass, tokens, tokens, tokens, chosen, routing=True)  # each row added to its token
-    done = feed_forward(layer, tokens, c.width, gated, activation, experts=EXPERTS)
+    done = feed_forward(layer, tokens, c.width, gated, activation, c.bias, experts=EXPERTS)
     layer.save(logits, chosen, layer.like(chosen, layer.item_bytes), done)
     layer.exchanged.append(done)
     layer.reads(sent)
@@ -196,6 +254,8 @@ def routed(layer: Layer, x: Value, config: DecoderConfig) -> Value:
         if c.shared_gate:
             layer.gated(layer.dense(x, 1), shared)
         layer.memory(FORWARD, total, x)
+        for value in (total, shared) * c.normed:
+            layer.norm(value, layer_norm=False)
     return total
 
 

@@ -79,11 +79,11 @@ def jax_model(architecture: Architecture, dtype: str) -> nn.Module:
     """The model whose layers compute in `dtype`; called with the batch's arrays but the labels, gives logits.
 
     Raises:
-        BadInput: it has recurrences, or sublayers in an order of their own, of which only closed forms are known.
+        BadInput: only closed forms are known of some of its layers, see `DecoderConfig.untraced`.
     """
-    if isinstance(architecture, DecoderConfig) and architecture.blocks is not None:
+    if isinstance(architecture, DecoderConfig) and (what := architecture.untraced):
         do = "plan strategies, or give a factory of your own"
-        raise BadInput("the layers of this model are priced by strategies, and not traced", do=do)
+        raise BadInput(f"{what} of this model are priced by strategies, and not traced", do=do)
     if isinstance(architecture, Transformer):
         return _TRANSFORMERS[type(architecture)][0](architecture, jnp.dtype(dtype))
     return architecture.module(jnp.dtype(dtype))

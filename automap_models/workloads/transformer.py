@@ -25,10 +25,13 @@ from automap_models.workloads.sublayers import (
     attention,
     core,
     feed_forward,
+    indexed,
+    keys_read,
     latent_attention,
     routed,
     switched,
     turned,
+    windowed,
 )
 
 Places = list[LayerWork]
@@ -72,7 +75,9 @@ def _decoder(config: DecoderConfig, first: Layer, last: Layer) -> tuple[Value, P
     final = last.norm(last.value(config.width), layer_norm=not config.root_mean_square)
     classes, mark = (config.vocabulary, TENSOR) if config.classes is None else (config.classes, FIXED)
     capped = config.logit_cap is not None
-    classified(last, final, classes, mark, tied=config.ties, capped=capped)
+    logits = classified(last, final, classes, mark, tied=config.ties, capped=capped)
+    if config.head_bias and config.classes is None:
+        last.bias(logits)
     for _ in range(config.predicting_layers):
         states, embedding = (last.norm(last.value(config.width), layer_norm=False) for _ in range(2))
         x_next = last.dense(last.value(states.width + embedding.width), config.width)
@@ -109,20 +114,19 @@ def _t5(config: T5Config, first: Layer, last: Layer) -> tuple[Value, Places, boo
 
 def _decoder_blocks(c: DecoderConfig, sequence: int, dtype: str) -> Places:
     """Of a decoder; alike ones are one object."""
-    every = 1 if c.windowed_layers == c.layers else 2
-    windowed = range(0, every * c.windowed_layers, every)
-    kinds = [(sublayers, c.window if i in windowed else None) for i, sublayers in enumerate(c.sublayers)]
-    blocks = {kind: decoder_block(c, *kind, sequence, dtype) for kind in dict.fromkeys(kinds)}
+    alike = c.window is None or (c.window.tokens >= sequence and windowed(c) == c)
+    kinds = [kind.replace("w", "*") if alike else kind for kind in c.sublayers]
+    blocks = {kind: decoder_block(c, kind, sequence, dtype) for kind in dict.fromkeys(kinds)}
     return [blocks[kind] for kind in kinds]
 
 
-def decoder_block(c: DecoderConfig, sublayers: str, window: int | None, sequence: int, dtype: str) -> LayerWork:
-    """Its sublayers, of which attention is within a window, or to all tokens before."""
+def decoder_block(c: DecoderConfig, sublayers: str, sequence: int, dtype: str) -> LayerWork:
+    """Its sublayers, see `DecoderConfig.blocks`."""
     layer = Layer(sequence, dtype)
-    return layer.work("block", [_decoder_block(layer, layer.value(c.width), c, sublayers, window)])
+    return layer.work("block", [_decoder_block(layer, layer.value(c.width), c, sublayers)])
 
 
-def _decoder_block(layer: Layer, x: Value, c: DecoderConfig, sublayers: str, window: int | None = None) -> Value:
+def _decoder_block(layer: Layer, x: Value, c: DecoderConfig, sublayers: str) -> Value:
     """What a block makes of x, with norms before its sublayers, after them, or both."""
 
     def normed(x: Value, place: str) -> Value:
@@ -132,7 +136,9 @@ def _decoder_block(layer: Layer, x: Value, c: DecoderConfig, sublayers: str, win
 
     added: list[Value] = []
     for number, sublayer in enumerate(sublayers, 1):
-        change = normed(_change(layer, normed(x, "before"), c, sublayer, window), "after")
+        if number == 1 or not c.shared_norm:
+            read = normed(x, "before")
+        change = normed(_change(layer, read, c, sublayer), "after")
         added += [change, *layer.dropout(change, c.residual_dropout)]
         if not c.parallel or number == len(sublayers):
             x, added = layer.add(x, *added), []
@@ -141,11 +147,24 @@ def _decoder_block(layer: Layer, x: Value, c: DecoderConfig, sublayers: str, win
     return x
 
 
-def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str, window: int | None) -> Value:
+def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str) -> Value:  # noqa: PLR0911
     """What a sublayer adds to the residual stream."""
     match sublayer, c.recurrence:
+        case "*" | "s", _ if c.latent:
+            return latent_attention(layer, x, c, c.indexer if sublayer == "s" else None)
         case "*", _:
-            return latent_attention(layer, x, c) if c.latent else attention(layer, x, c, window)
+            return attention(layer, x, c)
+        case "w", _:
+            assert c.window is not None
+            return attention(layer, x, windowed(c), keys_read(layer.tokens, c.window))
+        case "s", _:
+            assert c.indexer is not None
+            indexed(layer, x, c.indexer, x)
+            return attention(layer, x, c, keys_read(layer.tokens, c.indexer))
+        case "B", _:
+            change = _change(layer, x, c, "M")
+            layer.memory(FORWARD, change, change, _change(layer, x, c, "*"))
+            return change
         case "E", _:
             return routed(layer, x, c)
         case "M", Mamba() as sizes:

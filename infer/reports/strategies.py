@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def report(request: PlanRequest, answer: StrategyResult | Estimate) -> Report:
     """The price of a strategy; or the best one, and what its choices buy."""
-    notes = notes_of(request.source)
+    notes = notes_of(request.source, traced=False)
     if isinstance(answer, Estimate):
         show = partial(print_estimate, answer, _title(request, answer))
         return Report(show, partial(estimate_document, answer), warnings=notes)

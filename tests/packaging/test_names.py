@@ -63,6 +63,8 @@ OF_FILES = {
         *("cost/measured_step", "formats/measured_rows", "formats/measured_documents", "workloads/config_families"),
         *(
             "workloads/config_json",
+            "workloads/config_notes",
+            "workloads/config_sizes",
             "workloads/measured",
             "datagen/distributions",
         ),  # of models, or of layers: files have that key

@@ -42,6 +42,7 @@ _DELTA = {
 _GATED_EXPERTS = {
     **{"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 20},
 }
+_INDEXER = {"index_n_heads": 2, "index_head_dim": 6, "index_topk": 4}
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert": ("BertConfig", "BertForMaskedLM", _PLAIN),
     "bloom": (
@@ -152,12 +153,123 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "MT5ForConditionalGeneration",
         {**{"vocab_size": 40, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads": 2}},
     ),
+    "qwen2_moe": ("Qwen2MoeConfig", "Qwen2MoeForCausalLM", {**_SHARED, **_GATED_EXPERTS, "decoder_sparse_step": 2}),
+    "deepseek_v32": ("DeepseekV32Config", "DeepseekV32ForCausalLM", {**_DEEPSEEK, **_INDEXER}),
+    "glm_moe_dsa": ("GlmMoeDsaConfig", "GlmMoeDsaForCausalLM", {**_DEEPSEEK, **_INDEXER, "pad_token_id": 0}),
+    "glm4_moe_lite": ("Glm4MoeLiteConfig", "Glm4MoeLiteForCausalLM", _DEEPSEEK),
+    "granitemoeshared": (
+        "GraniteMoeSharedConfig",
+        "GraniteMoeSharedForCausalLM",
+        {**_SHARED, "num_local_experts": 4, "num_experts_per_tok": 4, "shared_intermediate_size": 20},
+    ),
+    "arcee": ("ArceeConfig", "ArceeForCausalLM", {**_SHARED, "head_dim": 4}),
+    "solar_open": (
+        "SolarOpenConfig",
+        "SolarOpenForCausalLM",
+        {**_SHARED, "head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 12},
+    ),
+    "exaone_moe": (
+        "ExaoneMoeConfig",
+        "ExaoneMoeForCausalLM",
+        {**_SHARED, "num_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 12},
+    ),
+    "hy_v3": (
+        "HYV3Config",
+        "HYV3ForCausalLM",
+        {**_SHARED, "num_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 12, "head_dim": 6},
+    ),
+    "hunyuan_v1_moe": (
+        "HunYuanMoEV1Config",
+        "HunYuanMoEV1ForCausalLM",
+        {**_SHARED, "head_dim": 6, "num_experts": 4, "moe_topk": 2, "pad_token_id": 0},
+    ),
+    "phimoe": (
+        "PhimoeConfig",
+        "PhimoeForCausalLM",
+        {**_SHARED, "num_local_experts": 4, "num_experts_per_tok": 2, "attention_bias": True, "lm_head_bias": True},
+    ),
+    "gpt_oss": (
+        "GptOssConfig",
+        "GptOssForCausalLM",
+        {**_SHARED, "num_local_experts": 4, "num_experts_per_tok": 4, "head_dim": 6, "pad_token_id": 0},
+    ),
+    "llama4_text": (
+        "Llama4TextConfig",
+        "Llama4ForCausalLM",
+        {
+            **{**_SHARED, "num_local_experts": 4, "intermediate_size_mlp": 36, "interleave_moe_layer_step": 2},
+            **{"num_hidden_layers": 4, "head_dim": 4, "pad_token_id": 0},
+        },
+    ),
+    "mimo_v2_flash": (
+        "MiMoV2FlashConfig",
+        "MiMoV2FlashForCausalLM",
+        {**_SHARED, **_ROUTED, "n_shared_experts": None, "head_dim": 12, "v_head_dim": 8, "num_hidden_layers": 7},
+    ),
+    "minimax_m3_vl_text": (
+        "MiniMaxM3VLTextConfig",
+        "MiniMaxM3VLForCausalLM",
+        {
+            **{**_SHARED, "head_dim": 6, "num_local_experts": 4, "num_experts_per_tok": 4, "rotary_dim": 4},
+            **{"dense_intermediate_size": 36, "shared_intermediate_size": 20, "index_n_heads": 2, "index_head_dim": 6},
+            **{"layer_types": ["full_attention", "minimax_m3_sparse"], "mlp_layer_types": ["dense", "sparse"]},
+            **{"bos_token_id": 0, "eos_token_id": 0},
+        },
+    ),
+    "gemma4_text": (
+        "Gemma4TextConfig",
+        "Gemma4ForCausalLM",
+        {
+            **{**_SHARED, "head_dim": 4, "global_head_dim": 8, "num_global_key_value_heads": 1, "num_hidden_layers": 6},
+            **{"attention_k_eq_v": True, "hidden_size_per_layer_input": 0, "enable_moe_block": True},
+            **{"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12, "num_kv_shared_layers": 0},
+        },
+    ),
+    "opt": (
+        "OPTConfig",
+        "OPTForCausalLM",
+        {
+            **{"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 24},
+            **{"max_position_embeddings": 32, "word_embed_proj_dim": 16},
+        },
+    ),
+    "gpt_bigcode": (
+        "GPTBigCodeConfig",
+        "GPTBigCodeForCausalLM",
+        {"vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24, "n_positions": 32},
+    ),
+    "gptj": (
+        "GPTJConfig",
+        "GPTJForCausalLM",
+        {"vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32, "rotary_dim": 2},
+    ),
+    "phi": ("PhiConfig", "PhiForCausalLM", {**_SHARED, "partial_rotary_factor": 0.5}),
+    "cohere": ("CohereConfig", "CohereForCausalLM", {**_SHARED, "pad_token_id": 0}),
+    "cohere2": ("Cohere2Config", "Cohere2ForCausalLM", {**_SHARED, "head_dim": 4, "pad_token_id": 0}),
+    "nemotron": ("NemotronConfig", "NemotronForCausalLM", {**_SHARED, "head_dim": 4, "partial_rotary_factor": 0.5}),
+    "ministral3": ("Ministral3Config", "Ministral3ForCausalLM", {**_SHARED, "head_dim": 8}),
+    "mamba2": (
+        "Mamba2Config",
+        "Mamba2ForCausalLM",
+        {
+            **{"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 8, "head_dim": 4},
+            **{"state_size": 6, "n_groups": 2, "chunk_size": 8},
+        },
+    ),
     "olmo3": ("Olmo3Config", "Olmo3ForCausalLM", {**_SHARED, "pad_token_id": 0}),
     "olmoe": ("OlmoeConfig", "OlmoeForCausalLM", {**_SHARED, "num_experts": 4, "num_experts_per_tok": 4}),
     "seed_oss": ("SeedOssConfig", "SeedOssForCausalLM", {**_SHARED, "head_dim": 6}),
     "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM", {**_SHARED, "pad_token_id": 0}),
 }
 """model_type → class of the config, class of the model, sizes. Every expert takes every token: none overflows."""
+
+
+ALIKE = {
+    **{"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2"},
+    **{"qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe", "glm4v_text": "glm4", "glm4v_moe_text": "glm4_moe"},
+    "step3p7": "step3p5",
+}
+"""Families of the text in models of more than text → those of text alone that have the same sizes."""
 
 
 def configuration(model_type: str, **changes: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +12,18 @@ import pytest
 from automap_models.errors import BadInput
 from automap_models.infer.commands import plan, profile, search
 from automap_models.workloads.config_families import families
-from automap_models.workloads.config_json import ConfiguredModel, config_notes, decode_config
+from automap_models.workloads.config_json import ConfiguredModel, decode_config
+from automap_models.workloads.config_notes import config_notes
+from automap_models.workloads.sizes import DecoderConfig
+from automap_models.workloads.source import Source, SourceKind, notes_of
 
 from .hugging_face import FAMILIES, configuration
 from .test_config_json import parameters
 
 UNCLASSIFIED = (
-    "bert cwm dots1 ernie4_5 ernie4_5_moe glm4_moe granite granitemoe minimax_m2 mt5 nemotron_h olmo2 olmoe "
+    "bert cohere cohere2 cwm deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone_moe gemma4_text glm4_moe glm4_moe_lite "
+    "glm_moe_dsa granite granitemoe granitemoeshared hy_v3 llama4_text mamba2 mimo_v2_flash minimax_m2 "
+    "minimax_m3_vl_text mt5 nemotron_h olmo2 olmoe solar_open "
     "qwen3_5_moe_text t5"
 )
 CLASSIFIERS = sorted(set(FAMILIES) - set(UNCLASSIFIED.split()))
@@ -27,8 +34,8 @@ def decoded(values: dict[str, Any], **options: Any) -> ConfiguredModel:
     return decode_config(json.dumps(values).encode(), "m", where="config.json", **options)
 
 
-def notes(values: dict[str, Any], sequence: int = 16) -> tuple[str, ...]:
-    return tuple(config_notes(values, values["model_type"], sequence))
+def notes(values: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(config_notes(values, values["model_type"]))
 
 
 @pytest.mark.parametrize("labels", [1, 3])
@@ -76,13 +83,23 @@ def test_layers_with_windows_are_those_of_transformers(model_type: str, changes:
     if not listed:  # as files before transformers 4.53 are
         values.pop("layer_types", None)
     assert 0 < expected <= 62
-    (note,) = notes(values, sequence=8192)
-    assert note.startswith(f"{expected} of 62 layers attend to windows of 4,096 tokens")
-    assert notes(values, sequence=4096) == ()
+    model = decoded(values, sequence=8192).architecture
+    assert isinstance(model, DecoderConfig)
+    assert model.windowed_blocks(8192) == expected
+    assert model.windowed_blocks(4096) == 0
+
+
+def test_a_trace_has_no_windows_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(configuration("gemma2", sliding_window=8).to_dict()))
+    source = Source(str(path), SourceKind.CONFIG, sequence=16)
+    (note,) = notes_of(source)
+    assert note.startswith("1 layers attend to windows and are traced as if to all 16 tokens")
+    assert notes_of(source, traced=False) == ()
 
 
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))
-@pytest.mark.parametrize("key", ["index_topk", "quantization_config", "share_expert_dim", "vision_config"])
+@pytest.mark.parametrize("key", ["mixer_of_my_own", "expert_capacity"])
 def test_what_no_family_knows_is_named(model_type: str, key: str) -> None:
     for value in (7, {"width": 3}):
         assert notes({"model_type": model_type, key: value}) == (
@@ -111,8 +128,11 @@ def test_a_model_that_names_the_class_of_a_known_family_is_read_as_one() -> None
     assert decoded(named).notes == (
         "model_type kimi_k2 is read as deepseek_v3, the family that its architectures name",
     )
-    with pytest.raises(BadInput, match=r"\$\.model_type is 'kimi_k2', not one of bert, .*, or a factory of your own"):
-        decoded({**values, "model_type": "kimi_k2"})
+    alone = decoded({**values, "model_type": "kimi_k2"})
+    assert parameters(alone.architecture) == parameters(decoded(values).architecture)
+    assert alone.notes[0].startswith("model_type kimi_k2 is read as deepseek_v2, the family whose keys")
+    with pytest.raises(BadInput, match=r"'kimi_k9', not one of arcee, .* and no family reads my_mixer.*or a factory"):
+        decoded({**values, "model_type": "kimi_k9", "my_mixer": "rwkv"})
 
 
 def test_the_help_of_every_command_that_reads_configs_lists_all_families() -> None:
@@ -128,3 +148,29 @@ def test_layers_for_further_tokens_and_heads_of_other_kinds_are_named() -> None:
     assert (
         head == "BertForSequenceClassification is priced with an output matrix of the vocabulary, which it may not have"
     )
+
+
+def test_of_a_file_with_images_the_language_model_is_read_and_the_tower_named() -> None:
+    pytest.importorskip("transformers")
+    text = {**configuration("qwen3").to_dict(), "model_type": "qwen3_vl_text"}
+    nested = {"model_type": "qwen3_vl", "text_config": text, "vision_config": {"depth": 2}}
+    model = decoded(nested)
+    assert model.architecture == decoded(text).architecture
+    assert model.notes[0].startswith("vision_config is left out, with its tower's time and parameters")
+
+
+def test_infinity_of_pythons_json_is_read() -> None:
+    pytest.importorskip("transformers")
+    values = {**configuration("llama").to_dict(), "time_step_limit": [0.0, float("inf")]}
+    assert parameters(decoded(values).architecture) == parameters(
+        decoded(configuration("llama").to_dict()).architecture
+    )
+
+
+def test_a_deep_model_with_windows_is_traced_from_a_few_of_its_blocks() -> None:
+    """The few have the letters of all: they were taken for layers in an order of their own, and refused."""
+    pytest.importorskip("transformers")
+    model = decoded(configuration("gemma2", num_hidden_layers=62).to_dict()).architecture
+    assert isinstance(model, DecoderConfig)
+    assert model.windowed_blocks(8192) == 31
+    assert replace(model, layers=4).untraced is None

@@ -29,7 +29,7 @@ def config(recurrence: Recurrence, **changes: Any) -> DecoderConfig:
 
 
 def block(recurrence: Recurrence) -> LayerWork:
-    return decoder_block(config(recurrence), "M", None, TOKENS, "bfloat16")
+    return decoder_block(config(recurrence), "M", TOKENS, "bfloat16")
 
 
 def flop(layer: LayerWork, *passes: WorkPass, dense: bool) -> float:
@@ -118,7 +118,7 @@ def test_all_parameters_but_norms_of_rows_are_divided(recurrence: Recurrence) ->
 @pytest.mark.parametrize("recurrence", [MAMBA, DELTA])
 def test_a_state_is_as_large_for_any_number_of_tokens(recurrence: Recurrence) -> None:
     """What devices that share a sample's tokens pass on: 12 × 10 numbers of 8 heads in float32, or 6 × 10 of 4."""
-    layers = [decoder_block(config(recurrence), "M", None, tokens, "bfloat16") for tokens in (TOKENS, 8 * TOKENS)]
+    layers = [decoder_block(config(recurrence), "M", tokens, "bfloat16") for tokens in (TOKENS, 8 * TOKENS)]
     for layer in layers:
         assert layer.context.values.tolist() == [4 * (8 * 12 * 10 if recurrence is MAMBA else 4 * 6 * 10)]
         assert not (layer.context.marks & Mark.TOKENS).any()
@@ -127,7 +127,7 @@ def test_a_state_is_as_large_for_any_number_of_tokens(recurrence: Recurrence) ->
 def test_experts_in_a_latent_get_narrower_tokens() -> None:
     """Nemotron 3 (arXiv 2512.20856): 3 experts of two matrices take a token of 16 numbers in place of 64."""
     mixture = Mixture(8, 3, 24, shared_width=40, latent=16)
-    layer = decoder_block(config(MAMBA, mixture=mixture, activation="relu2"), "E", None, TOKENS, "bfloat16")
+    layer = decoder_block(config(MAMBA, mixture=mixture, activation="relu2"), "E", TOKENS, "bfloat16")
     assert layer.exchanged.values.tolist() == [2 * TOKENS * 3 * 16]
     assert layer.copies == 3
     experts = (layer.parameters.marks & Mark.EXPERTS) > 0

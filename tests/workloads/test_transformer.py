@@ -13,8 +13,9 @@ from draw_counts import BY_HAND
 
 from automap_models.core.instruction_graph import Phase
 from automap_models.core.model_work import Amounts, LayerWork, Mark, ModelWork, WorkKind, WorkPass
-from automap_models.core.sublayer_sizes import GatedDelta, Latent, Mamba, Mixture, Rotary
+from automap_models.core.sublayer_sizes import GatedDelta, Indexer, Latent, Mamba, Mixture, Rotary, Window
 from automap_models.workloads.sizes import BertConfig, DecoderConfig, T5Config
+from automap_models.workloads.sublayers import keys_read
 from automap_models.workloads.transformer import model_work
 
 SEQUENCE = 24
@@ -335,3 +336,14 @@ def test_a_models_trace_has_the_same_parameters_products_and_kept_values(name: s
         assert sum(_flop(layer, *passes) for layer in _layers(work)) == pytest.approx(traced, rel=1e-9)
     kept = sum(layer.saved.values.sum() + layer.saved_core.values.sum() for layer in _layers(work))
     assert kept == pytest.approx(graph.value_bytes[saved_values(graph)].sum() / samples, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "part", [Window(tokens=5), Window(tokens=6, chunked=True), Window(tokens=99), Indexer(heads=1, width=4, tokens=7)]
+)
+def test_keys_that_a_query_reads_are_counted_one_by_one(part: Window | Indexer) -> None:
+    """A query reads itself and those before it, at most so many, or those of its chunk; half of one is the mask's."""
+    chunk = part.tokens if isinstance(part, Window) and part.chunked else SEQUENCE
+    read = sum(min(i % chunk + 1, part.tokens) - 0.5 for i in range(SEQUENCE))
+    full = sum(i >= part.tokens for i in range(SEQUENCE)) if chunk == SEQUENCE else 0
+    assert SEQUENCE * keys_read(SEQUENCE, part) / 2 == pytest.approx(read + full / 2)
