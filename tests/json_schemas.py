@@ -221,6 +221,32 @@ class Priced(TypedDict):
     verdict: Literal["fits", "at risk", "does not fit"]
 
 
+class MemoryOfKind(TypedDict):
+    bytes: float
+    upper_bytes: float
+
+
+class TriedChange(TypedDict):
+    change: str
+    best: Priced
+
+
+class Fit(TypedDict):
+    """`automap fit`: memory of the fullest device by kind, of the best strategy found, or where none fits of the
+    emptiest."""
+
+    schema: Literal[1]
+    kind: Literal["fit"]
+    verdict: Literal["fits", "at risk", "does not fit"]
+    status: Literal["optimal", "feasible", "infeasible", "stopped"]
+    memory: dict[str, MemoryOfKind]
+    memory_bytes: float
+    best: Priced | None
+    emptiest: Priced | None
+    remedies: list[TriedChange]
+    search_s: float
+
+
 class WithoutChoice(TypedDict):
     choice: str
     best: Priced | None
@@ -419,6 +445,7 @@ DOCUMENTS: Mapping[str, tuple[type, ...]] = {
     "infer": (StagedDocument, Sweep),
     "profile": (ProfileSummary, Known),
     "plan": (Explored, Candidate, Priced, Searched),
+    "fit": (Fit,),
     "place": (PlacementDocument,),
     "search": (AxisDocument, TwoAxesDocument, StagedDocument),
     "run": (Observed,),

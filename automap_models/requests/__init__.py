@@ -231,6 +231,11 @@ class StrategyRequest(PlanRequest):
             raise BadInput(f"is {sizes!r}", where="`devices`", do="give the least and the most number, such as (8, 64)")
 
 
+@dataclass(frozen=True, kw_only=True)
+class FitRequest(StrategyRequest):
+    """`automap fit`: whether a strategy fits, and what would where none does; nothing is proven of its step."""
+
+
 FIELDS = (
     *("tp", "pp", "dp", "vp", "cp", "ep"),
     *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "layers"),
@@ -410,6 +415,7 @@ SOLVERS: Mapping[type, str] = {
     OnlineRequest: "stages.trained",
     ExploreRequest: "exploration.solve",
     StrategyRequest: "strategies.solve",
+    FitRequest: "fit.solve",
     RunRequest: "plan_files.run",
     ExportRequest: "plan_files.export",
     PlaceRequest: "placement.solve",

@@ -25,7 +25,7 @@ from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions
 from automap_models.planners.portfolio.profile_strategy import FORBIDDEN, without
 from automap_models.planners.strategies.problem import HALF, usual_batch, usual_precision
-from automap_models.requests import FIELDS, ExploreRequest, StrategyRequest, cluster_of, device_on, narrowed
+from automap_models.requests import FIELDS, ExploreRequest, FitRequest, StrategyRequest, cluster_of, device_on, narrowed
 from automap_models.requests.strategies import divides
 from automap_models.workloads.source import Source, transformer
 
@@ -59,6 +59,7 @@ def plan_request(
     plan: Path | None = None,
     cached: bool = False,
     price: bool = False,
+    fit: bool = False,
     verbose: bool = False,
 ) -> ExploreRequest | StrategyRequest:
     """A strategy where a field of one is given, or a transformer is to be planned; else every kind of plan.
@@ -66,6 +67,7 @@ def plan_request(
     Args:
         source, topo, device, microbatch_size, cached, verbose: as of the records.
         plan, price: as of the records; `plan` may be of a strategy.
+        fit: whether all that is asked is what fits; the `batch` of a transformer is then a strategy's micro-batch.
         options: by name: fields of ExploreOptions, whose `target` may be a framework's name, and OF_STRATEGIES.
 
     Raises:
@@ -78,13 +80,17 @@ def plan_request(
         given: dict[str, Any] = {"fields": vars(written.strategy), "runtime": options.get("runtime") or written.runtime}
         return StrategyRequest(**common, options=ExploreOptions(), price=True, **given)
     divided = divides(source)
+    if fit and divided and source.batch is not None:
+        _refuse(options, ("micro_batch",), "is what `batch` says, too")
+        source, options = replace(source, batch=None), {**options, "micro_batch": source.batch}
+        common["source"] = source
     if divided:
         options = _without_the_usual_state(options, source.dtype, topo, device)
     of_profile = {"batch": source.batch, "trainable": source.trainable, "microbatch_size": microbatch_size}
     others = _of_stages({**options, **of_profile})
     if not divided:
         others = [name for name in others if name not in OF_PROFILES]
-    chosen = [name for name in OF_STRATEGIES if name in options] + (["price"] if price else [])
+    chosen = [name for name in OF_STRATEGIES if name in options] + ["price"] * price + ["fit"] * fit
     if options.get("schedule") in WARM_UPS:
         chosen.remove("schedule")
     if others and chosen:
@@ -102,7 +108,7 @@ def plan_request(
         _refuse(options, of_searching, "is for a search, and `price` searches nothing")
     reserve = options.get("reserve", {})
     searching = ("global_batch", "budget_s", "memory_bytes", "thorough", "max_stages")
-    return StrategyRequest(
+    return (FitRequest if fit else StrategyRequest)(
         **common,
         options=ExploreOptions(**{name: options[name] for name in searching if name in options}),
         fields=_fields(options, source.dtype),

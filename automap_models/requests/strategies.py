@@ -92,15 +92,26 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
     if request.price:
         return _priced(request, watch)
     begun = time.perf_counter()
-    cluster, usual = request.cluster, StrategiesConfig()
+    usual = StrategiesConfig()
     if request.options.thorough:
         usual = replace(usual, gap=0.0, budget_s=math.inf)
     config = replace(usual, budget_s=request.options.budget_s or usual.budget_s)
+    problem = strategy_problem(request, watch)
+    read = time.perf_counter()
+    if isinstance(problem.work, ProfileWork):
+        config = replace(config, patience=PATIENT.patience)
+    clusters = [] if request.devices is None else _clusters(problem.cluster, *request.devices)
+    return replace(searched(problem, config, clusters, watch), model_s=read - begun)
+
+
+def strategy_problem(request: StrategyRequest, watch: Watch) -> StrategyProblem:
+    """What is searched: the model on the cluster, within what is asked of its strategies."""
+    cluster = request.cluster
     work, batch, fixed = _divided(request, watch)
     within = None if request.target is None else strategy_limits(request.target)
     device = device_on(cluster, request.device)
     devices = [*read_kinds(cluster).values()] or [device]
-    problem = StrategyProblem.from_work(
+    return StrategyProblem.from_work(
         work,
         cluster,
         device,
@@ -112,11 +123,6 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
         runtime=_runtime(request, fixed.get("precision") or usual_precision(devices, within), device),
         most_ranks=request.options.max_stages,
     )
-    read = time.perf_counter()
-    if isinstance(problem.work, ProfileWork):
-        config = replace(config, patience=PATIENT.patience)
-    clusters = [] if request.devices is None else _clusters(cluster, *request.devices)
-    return replace(searched(problem, config, clusters, watch), model_s=read - begun)
 
 
 def searched(

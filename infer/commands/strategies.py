@@ -38,6 +38,9 @@ STRATEGY = """
     --reserve [RANK=]SIZE
         memory of each device that is left free (default 8 %% of it, 0 is none), or of those of a rank of the pipeline,
         which counts from the last one on below 0: '4 GB', '0=6 GB', '-1=2 GB'; may be repeated
+"""
+"""Options: fields of a strategy, how it is run, and what is left free."""
+SEARCHING = """
     --devices N..N       search on clusters of the same nodes with so many devices, doubling from the first to the last
     --price              search nothing: price the strategy; fields that are not given have the values shown here
 """
@@ -45,21 +48,28 @@ RECOMPUTE = ("none", "selective", "full")  # core.strategy knows these two, too;
 PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "nvfp4")
 
 
+UNLESS = {"default": None, "action": "store_true"}
+"""Of a switch that says nothing where it is not given."""
+
+
 def add_strategy(group: argparse._ArgumentGroup) -> None:
-    """--tp, --pp, … --price: what is fixed of a strategy."""
-    unless = {"default": None, "action": "store_true"}
+    """--tp, --pp, … --price: what is fixed of a strategy, and whether the rest is searched."""
+    add_fields(group)
+    add_options(group, SEARCHING, devices={"type": _sizes}, price=UNLESS)
+
+
+def add_fields(group: argparse._ArgumentGroup) -> None:
+    """--tp, --pp, … --reserve: what is fixed of a strategy."""
     add_options(
         group,
         STRATEGY,
         recompute={"choices": RECOMPUTE},
         zero={"type": int, "choices": range(4)},
-        sequence_parallel=unless,
+        sequence_parallel=UNLESS,
         precision={"choices": PRECISIONS},
         layers={"type": _numbers},
-        no_flash=unless,
+        no_flash=UNLESS,
         reserve={"type": _reserve},
-        devices={"type": _sizes},
-        price=unless,
     )
 
 
@@ -85,7 +95,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
     """All options of plans by name, as `plan_request` takes them."""
     names = [option.name for option in fields(ExploreOptions)]
-    options = {name: getattr(namespace, name) for name in (*names, *FIELDS, "devices")}
+    options = {name: getattr(namespace, name, None) for name in (*names, *FIELDS, "devices")}
     options["reserve"] = None if namespace.reserve is None else dict(namespace.reserve)
     options["runtime"] = namespace.runtime
     if namespace.no_flash:

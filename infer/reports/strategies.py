@@ -35,17 +35,17 @@ def report(request: PlanRequest, answer: StrategyResult | Estimate) -> Report:
     """The price of a strategy; or the best one, and what its choices buy."""
     notes = notes_of(request.source)
     if isinstance(answer, Estimate):
-        show = partial(print_estimate, answer, _title(request, answer))
+        show = partial(print_estimate, answer, title_of(request, answer))
         return Report(show, partial(estimate_document, answer), warnings=notes)
     return Report(
-        partial(print_searched, answer, _title(request, answer.cost)),
+        partial(print_searched, answer, title_of(request, answer.cost)),
         partial(searched_document, answer),
         draw=answer.plot,
         warnings=notes,
     )
 
 
-def _title(request: PlanRequest, estimate: Estimate) -> str:
+def title_of(request: PlanRequest, estimate: Estimate) -> str:
     """`gpt2 on 8xa100: 1 node of 8 devices …; by the clock of a100, 512 samples of 1,024 tokens a step`."""
     shape, samples = estimate.facts.shape, counted(estimate.strategy.global_batch, "sample")
     tokens = "" if shape is None else f" of {shape.sequence:,} tokens"
@@ -231,7 +231,7 @@ def sizes_table(results: Sequence[Result[StrategyProblem, Strategy]]) -> Table:
         columns["step"],
         Column(
             "samples/s" if results[0].problem.work.facts.shape is None else "tokens/s a device",
-            [_throughput(result.cost) if result.cost else "" for result in results],
+            [throughput(result.cost) if result.cost else "" for result in results],
         ),
         columns["fullest device"],
     )
@@ -305,7 +305,7 @@ def memory_table(estimate: Estimate) -> Table:
     return Table((rank, *columns, total), (rank, state, *others, total))
 
 
-def _throughput(estimate: Estimate) -> str:
+def throughput(estimate: Estimate) -> str:
     """Tokens on a device, or samples of a model that has no tokens."""
     if estimate.facts.shape is None:
         return f"{estimate.strategy.global_batch / estimate.step_s:,.3g}"
@@ -337,9 +337,9 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
     yield "step time", seconds(estimate.step_s)
     if estimate.facts.shape is None:
-        yield "throughput", f"{_throughput(estimate)} samples/s"
+        yield "throughput", f"{throughput(estimate)} samples/s"
     else:
-        yield "throughput", f"{_throughput(estimate)} tokens/s on a device"
+        yield "throughput", f"{throughput(estimate)} tokens/s on a device"
         yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
     if (error := clock_error(estimate)) is not None:
         yield "clock", error

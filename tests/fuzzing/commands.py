@@ -38,6 +38,10 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
         ["step.mlir", "--topo", "topo.yaml", "--plan", "hybrid.json"],
         ["good.npz", "--topo", "topo.yaml", "--keep-together", "op1*", "--forbid", "data", "--budget", "0.1"],
     ],
+    "fit": [
+        ["good.npz", "--topo", "topo.yaml", "--budget", "0.1"],
+        ["good.npz", "--topo", "topo.yaml", "--memory", "1 MB", "--pp", "2", "--json"],
+    ],
     "export": [
         ["plan.json", "--to", "torch-csv"],
         ["plan.json", "good.npz", "--to", "galvatron", "--snap"],

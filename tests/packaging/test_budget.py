@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (931, 8),
+    "automap_models": (968, 8),
     "core": (7_385, 35),
     "cost": (3_694, 19),
     "envs": (1_600, 12),
@@ -36,22 +36,22 @@ BUDGET = {
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
     "planners/staged": (3_530, 19),
-    "planners/strategies": (2_957, 15),
+    "planners/strategies": (2_983, 15),
     "plots": (1_258, 9),
-    "requests": (1_794, 11),
+    "requests": (1_914, 12),
     "rl": (1_074, 9),
     "run": (4_712, 24),
     "simulate": (1_767, 9),
     "torch_export": (3_102, 14),
     "workloads": (4_466, 25),
     "zoo": (1, 1),
-    "infer": (4_897, 27),
+    "infer": (5_100, 29),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_134, 24),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_527, "files": 379, "compiled": 80, "numbers": 237}
+TOTALS = {"lines": 69_913, "files": 382, "compiled": 80, "numbers": 240}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
