@@ -203,6 +203,7 @@ class Priced(TypedDict):
     tied: bool
     own_code: bool
     recurrent: bool
+    training: dict[str, bool | int | str | list[str]] | None
     runtime: str | None
     cluster: str
     device: str

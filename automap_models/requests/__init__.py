@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from automap_models.core.tuning import FULL, Training
 from automap_models.errors import BadInput
 from automap_models.planners.options import COMPETING, ExploreOptions, PlanOptions
 from automap_models.workloads.source import MODELS
@@ -207,6 +208,7 @@ class StrategyRequest(PlanRequest):
 
     Attributes:
         fields: those of `core.strategy.Strategy` that are given.
+        training: what of the model is trained, and by which optimiser.
         runtime: how the framework runs it: a record, a shipped one's name or a file; None: as the target's, and without
             one as programs in general do.
         flash: whether there are flash kernels.
@@ -217,6 +219,7 @@ class StrategyRequest(PlanRequest):
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict)
+    training: Training = FULL
     runtime: Runtime | str | Path | None = None
     flash: bool = True
     price: bool = False
@@ -241,6 +244,10 @@ FIELDS = (
     *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "layers"),
 )
 """Fields of a strategy that are options; `schedule` and `global_batch` are of plans of stages, too."""
+
+
+TRAINING = ("optimizer", "states", "freeze", "lora", "quantize")
+"""Options of `core.tuning.Training`."""
 
 
 def narrowed(options: Mapping[str, Any]) -> dict[str, Any]:

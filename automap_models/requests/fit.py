@@ -11,6 +11,7 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.model_work import ModelWork
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
+from automap_models.core.tuning import Training
 from automap_models.export.targets import training_limits
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Watch
@@ -78,16 +79,16 @@ def solve(request: FitRequest, watch: Watch) -> FitResult:
 
 
 def _remedies(request: FitRequest, problem: StrategyProblem, watch: Watch) -> Iterator[Remedy]:
-    """Changes that fit, in the order of what they ask for: other fields of the strategy, fewer tokens, more devices."""
+    """Changes that fit, in the order of what they ask for: other fields of the strategy, fewer tokens, a smaller state
+    of the optimiser, adapters, more devices."""
     deadline = Deadline(request.options.budget_s or REMEDIES_S, effort.counted_s)
     yield from remedies(without_reserve(problem) if request.reserve else (), watch, deadline)
     yield from remedies(open_fields(problem), watch, deadline)
-    for remedy in (
-        first_remedy(list(_fewer_tokens(request, problem, watch)), watch, deadline),
-        more_devices(problem, watch, deadline),
-    ):
-        if remedy is not None:
-            yield remedy
+    if (remedy := first_remedy(list(_fewer_tokens(request, problem, watch)), watch, deadline)) is not None:
+        yield remedy
+    yield from remedies(_less_training(request, problem, watch), watch, deadline)
+    if (remedy := more_devices(problem, watch, deadline)) is not None:
+        yield remedy
 
 
 def _fewer_tokens(request: FitRequest, problem: StrategyProblem, watch: Watch) -> Iterator[Change]:
@@ -100,3 +101,15 @@ def _fewer_tokens(request: FitRequest, problem: StrategyProblem, watch: Watch) -
         shorter = replace(request, source=replace(request.source, sequence=tokens))
         yield f"take samples of {tokens:,} tokens", strategy_problem(shorter, watch)
         tokens //= 2
+
+
+def _less_training(request: FitRequest, problem: StrategyProblem, watch: Watch) -> Iterator[Change]:
+    """A smaller state of the optimiser, and adapters, of a transformer that is trained as usual."""
+    if not request.training.is_full or problem.work.facts.shape is None or isinstance(request.source.model, ModelWork):
+        return
+    for change, training in (
+        ("train by `optimizer=adamw-8bit` with `states=bf16`", Training(optimizer="adamw-8bit", states="bf16")),
+        ("train adapters (`lora=16`)", Training(rank=16)),
+        ("train adapters (`lora=16`) beside 4 bits (`quantize`)", Training(rank=16, quantize=True)),
+    ):
+        yield change, strategy_problem(replace(request, training=training), watch)

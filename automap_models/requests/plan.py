@@ -15,6 +15,7 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.plan import Plan
 from automap_models.core.schedules import WARM_UPS
 from automap_models.core.strategy import Precision, Strategy
+from automap_models.core.tuning import Training
 from automap_models.cost.profile_layers import PRECISIONS, require_fields
 from automap_models.errors import BadInput
 from automap_models.export.targets import target_by_name
@@ -25,19 +26,28 @@ from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions
 from automap_models.planners.portfolio.profile_strategy import FORBIDDEN, without
 from automap_models.planners.strategies.problem import HALF, usual_batch, usual_precision
-from automap_models.requests import FIELDS, ExploreRequest, FitRequest, StrategyRequest, cluster_of, device_on, narrowed
+from automap_models.requests import (
+    FIELDS,
+    TRAINING,
+    ExploreRequest,
+    FitRequest,
+    StrategyRequest,
+    cluster_of,
+    device_on,
+    narrowed,
+)
 from automap_models.requests.strategies import divides
 from automap_models.workloads.source import Source, transformer
 
 FREE = (*FIELDS, *(field.name for field in fields(Strategy) if field.name not in (*FIELDS, "schedule", "global_batch")))
 """Fields of a strategy that only strategies have, those with an option of a command first."""
-OF_STRATEGIES = (*FREE, "schedule", "runtime", "flash", "reserve", "devices")
+OF_STRATEGIES = (*FREE, *TRAINING, "schedule", "runtime", "flash", "reserve", "devices")
 """Options that plans of stages do not know, and the schedule, which may be one that only strategies have."""
 OF_STAGES: Mapping[str, str] = {
     "batch": "`micro_batch` is a strategy's",
     "trainable": "strategies train what the model trains",
     "microbatch_size": "`micro_batch` is a strategy's",
-    "state_factor": "strategies have Adam's state",
+    "state_factor": "strategies have the state of an `optimizer`",
     "pins": "strategies have stages of whole blocks, which `layers` gives",
     "together": "strategies have stages of whole blocks, which `layers` gives",
     "cut_at": "strategies cut where blocks end",
@@ -78,6 +88,7 @@ def plan_request(
     common |= {"microbatch_size": microbatch_size, "verbose": verbose}
     if plan is not None and (written := _written(plan)) is not None:
         given: dict[str, Any] = {"fields": vars(written.strategy), "runtime": options.get("runtime") or written.runtime}
+        given["training"] = written.facts.training
         return StrategyRequest(**common, options=ExploreOptions(), price=True, **given)
     divided = divides(source)
     if fit and divided and source.batch is not None:
@@ -112,6 +123,7 @@ def plan_request(
         **common,
         options=ExploreOptions(**{name: options[name] for name in searching if name in options}),
         fields=_fields(options, source.dtype),
+        training=Training.of_options(**{name: options[name] for name in TRAINING if name in options}),
         runtime=options.get("runtime"),
         flash=options.get("flash", True),
         price=price,

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from automap_models.core.tuning import FULL, Training
 from automap_models.errors import BadInput
 from automap_models.user_code import call_factory
 from automap_models.workloads.catalogue import DTYPES, canonical, workload_of
@@ -76,15 +77,18 @@ class SizedModel:
 
         return step_module(self.name, self.architecture, self.labels, self.dtype)
 
-    def work(self) -> ModelWork:
+    def work(self, training: Training = FULL) -> ModelWork:
         """What one sample costs, layer by layer.
 
+        Args:
+            training: what of it is trained.
+
         Raises:
-            BadInput: it is no transformer.
+            BadInput: it is no transformer, or has not what is to be trained.
         """
         from .transformer import model_work
 
-        return model_work(self.architecture, self.name, self.labels[-1], self.dtype)
+        return model_work(self.architecture, self.name, self.labels[-1], self.dtype, training)
 
 
 def sized(

@@ -19,7 +19,8 @@ def attention(layer: Layer, x: Value, c: DecoderConfig, window: int | None = Non
     width = c.head_width or c.width // c.heads
     mark = FIXED if c.query_norm == "heads" else TENSOR  # a norm of all heads together has no share of them
     shared = c.kv_heads or c.heads
-    q, k, v = (layer.dense(x, n * width, mark, bias=c.attention_bias) for n in (c.heads, shared, shared))
+    sizes = {"q": c.heads, "k": shared, "v": shared}
+    q, k, v = (layer.dense(x, n * width, mark, bias=c.attention_bias, name=name) for name, n in sizes.items())
     turn = c.rotary is not None
     if c.query_norm is not None:
         of_head = 0 if c.query_norm == "heads" else width
@@ -28,7 +29,7 @@ def attention(layer: Layer, x: Value, c: DecoderConfig, window: int | None = Non
     gate = layer.dense(x, c.heads * width, mark, bias=c.attention_bias) if c.gated_attention else None
     reach, capped = keys_read(layer.tokens, window), c.score_cap is not None
     mixed = core(layer, q, k, v, c.heads, shared, reach=reach, capped=capped, dropout=c.attention_dropout)
-    return layer.dense(mixed if gate is None else layer.gated(gate, mixed), c.width, bias=c.output_bias)
+    return layer.dense(mixed if gate is None else layer.gated(gate, mixed), c.width, bias=c.output_bias, name="o")
 
 
 def turned(layer: Layer, x: Value, changes: bool = True) -> Value:
@@ -113,7 +114,7 @@ def latent_attention(layer: Layer, x: Value, c: DecoderConfig) -> Value:
     queries = x
     if latent.query_rank is not None:
         queries = layer.norm(layer.dense(x, latent.query_rank, bias=bias), layer_norm=False)
-    q = layer.dense(queries, c.heads * (plain + rotary), TENSOR)
+    q = layer.dense(queries, c.heads * (plain + rotary), TENSOR, name="q")
     down = layer.dense(x, latent.rank + rotary, bias=bias)
     narrow, of_keys = layer.value(latent.rank), layer.value(rotary)
     layer.memory(FORWARD, narrow, narrow)
@@ -128,7 +129,7 @@ def latent_attention(layer: Layer, x: Value, c: DecoderConfig) -> Value:
     layer.sums_backward.append(of_keys)
     mixed = core(layer, plain_q, plain_k, v, c.heads)
     turned_core(layer, turned_q, turned_k, c.heads)
-    return layer.dense(mixed, c.width, bias=bias)
+    return layer.dense(mixed, c.width, bias=bias, name="o")
 
 
 def turned_core(layer: Layer, q: Value, k: Value, heads: int) -> None:
@@ -157,12 +158,12 @@ def feed_forward(
 ) -> Value:
     """Two matrices with an activation between them, or three, where the activation of one gates another."""
     back = int(x.width)
-    inner = layer.dense(x, width, TENSOR, bias=bias, experts=experts)
+    inner = layer.dense(x, width, TENSOR, bias=bias, experts=experts, name="up")
     if gated:
-        inner = layer.gated(layer.dense(x, width, TENSOR, bias=bias, experts=experts), inner)
+        inner = layer.gated(layer.dense(x, width, TENSOR, bias=bias, experts=experts, name="gate"), inner)
     else:
         inner = layer.activation(inner, relu=activation == "relu")
-    return layer.dense(inner, back, bias=bias, experts=experts)
+    return layer.dense(inner, back, bias=bias, experts=experts, name="down")
 
 
 def routed(layer: Layer, x: Value, config: DecoderConfig) -> Value:
@@ -173,7 +174,7 @@ def routed(layer: Layer, x: Value, config: DecoderConfig) -> Value:
     c, gated, activation = config.mixture, config.gated, config.activation
     assert c is not None
     places = capacity(layer.tokens, c.experts, c.per_token)
-    logits = layer.dense(x, c.experts, float32=True)
+    logits = layer.dense(x, c.experts, float32=True, name="router")
     sent = x if c.latent is None else layer.dense(x, c.latent)
     chosen = layer.value(1, rows=places, count=c.experts, item_bytes=FLOAT32)
     layer.memory(FORWARD, logits, logits, logits)  # scores
@@ -202,7 +203,7 @@ def routed(layer: Layer, x: Value, config: DecoderConfig) -> Value:
 def switched(layer: Layer, x: Value, experts: int, width: int) -> Value:
     """One expert a token (arXiv 2101.03961), to and from which tokens go by products with a one-hot tensor."""
     places, count = capacity(layer.tokens, experts), layer.tokens
-    logits = layer.dense(x, experts, float32=True)
+    logits = layer.dense(x, experts, float32=True, name="router")
     table = layer.value(experts * places)
     tokens = layer.value(x.width, rows=places, count=experts)
     slots, rows, wide = (experts * places, FIXED), (count, Mark.TOKENS), (x.width, FIXED)

@@ -58,9 +58,9 @@ def request(namespace: argparse.Namespace) -> FitRequest:
 
     shared = {name: getattr(namespace, name) for name in ("device", "microbatch_size", "verbose")}
     source, options = source_of(vars(namespace)), plan_options(namespace)
-    asked = plan_request(source, namespace.topo, options, fit=True, cached=True, **shared)
-    assert isinstance(asked, FitRequest)
-    return asked
+    answerable = plan_request(source, namespace.topo, options, fit=True, cached=True, **shared)
+    assert isinstance(answerable, FitRequest)
+    return answerable
 
 
 COMMAND = Command(

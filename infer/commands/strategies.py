@@ -10,10 +10,11 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
+from automap_models.core.tuning import OPTIMIZERS, STATES
 from automap_models.core.units import BYTES
 from automap_models.export.targets import PLANNED_FOR
 from automap_models.planners.options import ExploreOptions
-from automap_models.requests import FIELDS
+from automap_models.requests import FIELDS, TRAINING
 
 from .parsing import add_options, at_least, positive
 
@@ -40,6 +41,15 @@ STRATEGY = """
         which counts from the last one on below 0: '4 GB', '0=6 GB', '-1=2 GB'; may be repeated
 """
 """Options: fields of a strategy, how it is run, and what is left free."""
+TRAINED = """
+    --optimizer        of what is trained (default adamw)
+    --states           what its moments are in; with bf16, 16-bit weights have no fp32 copy either (default fp32)
+    --freeze PATTERN   layers, or matrices of layers, that are not trained: embedding, 'block_?', 'block_*/q'; may be
+        repeated
+    --lora RANK        adapters beside the frozen matrices of all blocks, or of some: 16, 16:q,v
+    --quantize         frozen matrices of blocks in 4 bits, as QLoRA has them
+"""
+"""Options: what is trained, and by which optimiser."""
 SEARCHING = """
     --devices N..N       search on clusters of the same nodes with so many devices, doubling from the first to the last
     --price              search nothing: price the strategy; fields that are not given have the values shown here
@@ -71,6 +81,7 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
         no_flash=UNLESS,
         reserve={"type": _reserve},
     )
+    add_options(group, TRAINED, optimizer={"choices": OPTIMIZERS}, states={"choices": STATES}, quantize=UNLESS)
 
 
 def _reserve(text: str) -> tuple[int | None, float]:
@@ -95,7 +106,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
     """All options of plans by name, as `plan_request` takes them."""
     names = [option.name for option in fields(ExploreOptions)]
-    options = {name: getattr(namespace, name, None) for name in (*names, *FIELDS, "devices")}
+    options = {name: getattr(namespace, name, None) for name in (*names, *FIELDS, *TRAINING, "devices")}
     options["reserve"] = None if namespace.reserve is None else dict(namespace.reserve)
     options["runtime"] = namespace.runtime
     if namespace.no_flash:

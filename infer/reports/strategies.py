@@ -341,6 +341,8 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     else:
         yield "throughput", f"{throughput(estimate)} tokens/s on a device"
         yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
+    if not estimate.facts.training.is_full:
+        yield "trains", str(estimate.facts.training)
     if (error := clock_error(estimate)) is not None:
         yield "clock", error
     nbytes, limit, rank = estimate.fullest

@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (968, 8),
-    "core": (7_385, 35),
-    "cost": (3_694, 19),
+    "core": (7_601, 36),
+    "cost": (3_696, 19),
     "envs": (1_600, 12),
-    "export": (1_994, 14),
-    "formats": (5_243, 21),
+    "export": (1_995, 14),
+    "formats": (5_248, 21),
     "hlo": (6_936, 36),
     "planners": (856, 6),
     "planners/online": (311, 3),
@@ -36,22 +36,22 @@ BUDGET = {
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
     "planners/staged": (3_530, 19),
-    "planners/strategies": (2_983, 15),
+    "planners/strategies": (2_987, 15),
     "plots": (1_258, 9),
-    "requests": (1_914, 12),
+    "requests": (1_963, 12),
     "rl": (1_074, 9),
     "run": (4_712, 24),
     "simulate": (1_767, 9),
     "torch_export": (3_102, 14),
-    "workloads": (4_466, 25),
+    "workloads": (4_537, 25),
     "zoo": (1, 1),
-    "infer": (5_100, 29),
+    "infer": (5_113, 29),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (4_134, 24),
+    "benchmarks": (4_251, 25),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_913, "files": 382, "compiled": 80, "numbers": 240}
+TOTALS = {"lines": 70_274, "files": 383, "compiled": 80, "numbers": 242}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -80,6 +80,7 @@ class DegreeCosts:
             and _never_more(least.boundary_bytes, most.boundary_bytes)
             and _never_more(least.parameters, most.parameters)
             and _never_more(most.parameters, least.parameters)
+            and _never_more(least.frozen_bytes, most.frozen_bytes)
             and a.runtime_bytes <= b.runtime_bytes
             and a.logits_bytes <= b.logits_bytes * (1 + TIE)
         )

@@ -11,6 +11,7 @@ import pytest
 
 import automap_models as am
 from automap_models.errors import BadInput, Infeasible
+from automap_models.infer.app import export, plan
 from automap_models.infer.app import fit as main
 
 CONFIG = {
@@ -93,7 +94,7 @@ def test_it_says_so_in_words(model: str, capsys: pytest.CaptureFixture[str]) -> 
     text = capsys.readouterr().out
     assert "\nfits: dp 4" in text
     assert "tokens/s on a device" in text
-    assert main([model, *GIVEN, "--memory", "100 MB"]) == 3
+    assert main([model, *GIVEN, "--memory", "100 MB", "--budget", "0.1"]) == 3
     text = capsys.readouterr().out
     assert "does not fit: no strategy of 16 samples fits 100 MB" in text
     assert "least change" in text
@@ -123,4 +124,34 @@ def test_what_contradicts_is_refused(model: str) -> None:
         am.fit(model, gpus="4xh100", tp=3)
     assert am.fit(model, gpus="4xh100", batch=2, global_batch=16).cost.strategy.micro_batch == 2
     with pytest.raises(Infeasible):
-        am.fit(model, gpus="4xh100", memory="100 MB").required_plan()
+        am.fit(model, gpus="4xh100", memory="100 MB", budget=0.1).required_plan()
+
+
+def test_adapters_fit_where_all_parameters_do_not(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 31 M parameters full training holds 18 bytes each, and adapters with a frozen rest a ninth of that."""
+    given = ("--gpus", "1xh100", "--global-batch", "8", "--sequence", "256", "--memory", "450 MB")
+    code, answer = answered(capsys, model, *given)
+    assert code == 3
+    changes = [change["change"] for change in answer["remedies"]]
+    assert "train adapters (--lora 16)" in changes
+    assert changes[0].startswith("train by --optimizer adamw-8bit") or "adapters" in changes[0]
+    code, answer = answered(capsys, model, *given, "--lora", "16")
+    assert (code, answer["best"]["training"]["rank"]) == (0, 16)
+    (tmp_path / "strategy.json").write_text(json.dumps(answer["best"]))
+    assert plan([model, *given[:2], "--sequence", "256", "--plan", str(tmp_path / "strategy.json"), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["step_s"], again["training"]) == (answer["best"]["step_s"], answer["best"]["training"])
+    for target, exit_code in (("megatron", 2), ("torchtitan", 2), ("deepspeed", 0)):
+        assert export([str(tmp_path / "strategy.json"), "--to", target]) == exit_code
+    assert "says nothing of adapters of rank 16" in capsys.readouterr().err
+    assert main([model, *given, "--lora", "16", "--for", "torchtitan"]) == 2
+
+
+def test_a_profile_has_other_optimizers_and_no_adapters() -> None:
+    profile = str(Path(__file__).parents[3] / "examples" / "vgg19_v100.npz")
+    usual, lion = (am.price(profile, "A", optimizer=name).memory[0] for name in ("adamw", "lion"))
+    assert lion.optimizer == usual.optimizer / 2
+    with pytest.raises(BadInput, match="needs the matrices of a transformer"):
+        am.fit(profile, "A", lora=8)
