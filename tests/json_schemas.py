@@ -193,6 +193,13 @@ Explored = TypedDict(  # noqa: UP013
 """`automap plan`: every kind of plan, the best one first, and kinds of which there is none."""
 
 
+class TrainingRun(TypedDict):
+    tokens: float
+    days: float
+    device_hours: float
+    cost: float | None
+
+
 class Priced(TypedDict):
     """`automap plan --price`: a strategy and its price; parts in seconds, memory of a device of each rank in bytes."""
 
@@ -205,6 +212,7 @@ class Priced(TypedDict):
     recurrent: bool
     training: dict[str, bool | int | str | list[str]] | None
     runtime: str | None
+    training_run: NotRequired[TrainingRun]
     cluster: str
     device: str
     strategy: dict[str, bool | int | str | list[int | str] | None]

@@ -28,6 +28,7 @@ from automap_models.planners.portfolio.profile_strategy import FORBIDDEN, withou
 from automap_models.planners.strategies.problem import HALF, usual_batch, usual_precision
 from automap_models.requests import (
     FIELDS,
+    OF_RUNS,
     TRAINING,
     ExploreRequest,
     FitRequest,
@@ -41,7 +42,7 @@ from automap_models.workloads.source import Source, transformer
 
 FREE = (*FIELDS, *(field.name for field in fields(Strategy) if field.name not in (*FIELDS, "schedule", "global_batch")))
 """Fields of a strategy that only strategies have, those with an option of a command first."""
-OF_STRATEGIES = (*FREE, *TRAINING, "schedule", "runtime", "flash", "reserve", "devices")
+OF_STRATEGIES = (*FREE, *TRAINING, "schedule", "runtime", "flash", "reserve", "devices", *OF_RUNS)
 """Options that plans of stages do not know, and the schedule, which may be one that only strategies have."""
 OF_STAGES: Mapping[str, str] = {
     "batch": "`micro_batch` is a strategy's",
@@ -88,7 +89,7 @@ def plan_request(
     common |= {"microbatch_size": microbatch_size, "verbose": verbose}
     if plan is not None and (written := _written(plan)) is not None:
         given: dict[str, Any] = {"fields": vars(written.strategy), "runtime": options.get("runtime") or written.runtime}
-        given["training"] = written.facts.training
+        given |= {"training": written.facts.training, **{name: options.get(name) for name in OF_RUNS}}
         return StrategyRequest(**common, options=ExploreOptions(), price=True, **given)
     divided = divides(source)
     if fit and divided and source.batch is not None:
@@ -130,6 +131,7 @@ def plan_request(
         reserve=reserve if isinstance(reserve, Mapping) else {None: reserve},
         target=options.get("target"),
         devices=options.get("devices"),
+        **{name: options.get(name) for name in OF_RUNS},
     )
 
 

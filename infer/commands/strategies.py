@@ -11,10 +11,10 @@ from dataclasses import fields
 from typing import Any
 
 from automap_models.core.tuning import OPTIMIZERS, STATES
-from automap_models.core.units import BYTES
+from automap_models.core.units import BYTES, TOKENS
 from automap_models.export.targets import PLANNED_FOR
 from automap_models.planners.options import ExploreOptions
-from automap_models.requests import FIELDS, TRAINING
+from automap_models.requests import FIELDS, OF_RUNS, TRAINING
 
 from .parsing import add_options, at_least, positive
 
@@ -50,6 +50,11 @@ TRAINED = """
     --quantize         frozen matrices of blocks in 4 bits, as QLoRA has them
 """
 """Options: what is trained, and by which optimiser."""
+RUN = """
+    --tokens N    say in how many days, and hours of all devices, the model is trained on so many: 1T, 300B, 15e9
+    --gpu-hour X  what a device costs an hour, in any currency, for what that costs
+"""
+"""Options: what a whole training takes."""
 SEARCHING = """
     --devices N..N       search on clusters of the same nodes with so many devices, doubling from the first to the last
     --price              search nothing: price the strategy; fields that are not given have the values shown here
@@ -82,6 +87,7 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
         reserve={"type": _reserve},
     )
     add_options(group, TRAINED, optimizer={"choices": OPTIMIZERS}, states={"choices": STATES}, quantize=UNLESS)
+    add_options(group, RUN, tokens={"type": positive(TOKENS)})
 
 
 def _reserve(text: str) -> tuple[int | None, float]:
@@ -106,7 +112,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
     """All options of plans by name, as `plan_request` takes them."""
     names = [option.name for option in fields(ExploreOptions)]
-    options = {name: getattr(namespace, name, None) for name in (*names, *FIELDS, *TRAINING, "devices")}
+    options = {name: getattr(namespace, name, None) for name in (*names, *FIELDS, *TRAINING, *OF_RUNS, "devices")}
     options["reserve"] = None if namespace.reserve is None else dict(namespace.reserve)
     options["runtime"] = namespace.runtime
     if namespace.no_flash:

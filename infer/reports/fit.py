@@ -8,6 +8,7 @@ from typing import Any
 from automap_models.core.cluster import upper_bytes
 from automap_models.core.estimate import Estimate, strategy_in_words
 from automap_models.core.units import seconds, size
+from automap_models.errors import Infeasible
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners.strategies.remedies import Remedy
 from automap_models.requests import FitRequest
@@ -17,18 +18,19 @@ from automap_models.workloads.source import notes_of
 from ..commands.parsing import in_options
 from ..runner import Report
 from .pipeline import heading
-from .strategies import facts, throughput, title_of
+from .strategies import facts, run_document, run_facts, throughput, title_of
 from .text import Column, Table, fact_table, print_parts
-
-NO_PLAN_FITS = 3
-"""Exit code."""
 
 
 def report(request: FitRequest, answer: FitResult) -> Report:
     """The verdict, the memory of the fullest device, and the best strategy or what would fit."""
-    code = NO_PLAN_FITS if answer.plan is None else 0
-    document = fit_document(answer)
-    return Report(lambda: _print(request, answer), lambda: document, warnings=notes_of(request.source), exit_code=code)
+    code = Infeasible.exit_code if answer.plan is None else 0
+    return Report(
+        lambda: _print(request, answer),
+        lambda: fit_document(request, answer),
+        warnings=notes_of(request.source),
+        exit_code=code,
+    )
 
 
 def _print(request: FitRequest, answer: FitResult) -> None:
@@ -40,7 +42,7 @@ def _print(request: FitRequest, answer: FitResult) -> None:
         [title, in_options(_verdict(answer))],
         [memory_table(estimate)] if estimate is not None else [],
         [remedies_table(answer.remedies)] if answer.remedies else [],
-        [fact_table([*_facts(answer)])],
+        [fact_table([*_facts(request, answer)])],
     )
 
 
@@ -54,9 +56,9 @@ def _verdict(answer: FitResult) -> str:
     return f"{answer.verdict}: {what}{emptiest}"
 
 
-def _facts(answer: FitResult) -> Iterator[tuple[str, str]]:
+def _facts(request: FitRequest, answer: FitResult) -> Iterator[tuple[str, str]]:
     if answer.plan is not None:
-        yield from facts(answer.cost)
+        yield from (*facts(answer.cost), *run_facts(request, answer.cost))
         yield "search", f"took {seconds(answer.taken_s)} and proves nothing; automap plan says how near the best it is"
         return
     if answer.remedies:
@@ -96,7 +98,7 @@ def remedies_table(remedies: Sequence[Remedy]) -> Table:
     return Table((*layout, Column("strategy", list(map(strategy_in_words, costs)), text=True)), layout)
 
 
-def fit_document(answer: FitResult) -> dict[str, Any]:
+def fit_document(request: FitRequest, answer: FitResult) -> dict[str, Any]:
     """The same as plain JSON types."""
     estimate: Estimate | None = answer.cost or answer.emptiest
     memory = {} if estimate is None else _parts(estimate)
@@ -107,7 +109,7 @@ def fit_document(answer: FitResult) -> dict[str, Any]:
         "status": answer.status,
         "memory": {name: {"bytes": nbytes, "upper_bytes": upper_bytes(nbytes)} for name, nbytes in memory.items()},
         "memory_bytes": answer.problem.cluster.memory if estimate is None else estimate.fullest[1],
-        "best": None if answer.plan is None else estimate_document(answer.cost),
+        "best": None if answer.plan is None else estimate_document(answer.cost) | run_document(request, answer.cost),
         "emptiest": None if answer.emptiest is None else estimate_document(answer.emptiest),
         "remedies": [
             {"change": in_options(one.change), "best": estimate_document(one.cost)} for one in answer.remedies

@@ -6,19 +6,20 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
-from typing import TYPE_CHECKING
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
 
 from automap_models.core.cluster import upper_bytes
-from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
+from automap_models.core.estimate import DeviceMemory, Estimate, TrainingRun, strategy_in_words
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.core.units import counted, percent, seconds, size, span
+from automap_models.errors import BadInput
 from automap_models.export.targets import training_limits
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners.strategies.compare import NO_FRAMEWORK, Alternative
 from automap_models.planners.strategies.problem import StrategyProblem
-from automap_models.requests import PlanRequest
+from automap_models.requests import PlanRequest, StrategyRequest
 from automap_models.requests.strategies import StrategyResult, command_line, frameworks_of, gap, searched_document
 from automap_models.workloads.source import notes_of
 
@@ -35,11 +36,11 @@ def report(request: PlanRequest, answer: StrategyResult | Estimate) -> Report:
     """The price of a strategy; or the best one, and what its choices buy."""
     notes = notes_of(request.source)
     if isinstance(answer, Estimate):
-        show = partial(print_estimate, answer, title_of(request, answer))
-        return Report(show, partial(estimate_document, answer), warnings=notes)
+        show = partial(print_estimate, answer, title_of(request, answer), further=run_facts(request, answer))
+        return Report(show, lambda: estimate_document(answer) | run_document(request, answer), warnings=notes)
     return Report(
-        partial(print_searched, answer, title_of(request, answer.cost)),
-        partial(searched_document, answer),
+        partial(print_searched, answer, title_of(request, answer.cost), run_facts(request, answer.cost)),
+        lambda: searched_document(answer) | run_document(request, answer.cost),
         draw=answer.plot,
         warnings=notes,
     )
@@ -55,6 +56,31 @@ def title_of(request: PlanRequest, estimate: Estimate) -> str:
     return f"{where}, {samples}{tokens} a step{usual}{of_options(request)}"
 
 
+def _training_run(request: PlanRequest, estimate: Estimate) -> TrainingRun | None:
+    """What training on the tokens takes that are asked for; None where nobody asks, or a model has none."""
+    if not isinstance(request, StrategyRequest) or request.tokens is None:
+        return None
+    if estimate.facts.shape is None:
+        raise BadInput("a profile has samples, and no tokens", where="`tokens`", do="leave it out")
+    return estimate.training_run(request.tokens, request.gpu_hour)
+
+
+def run_facts(request: PlanRequest, estimate: Estimate) -> list[tuple[str, str]]:
+    """Label and sentence for it."""
+    run = _training_run(request, estimate)
+    if run is None:
+        return []
+    cost = "" if run.cost is None else f", {run.cost:,.0f} at {request.gpu_hour:g} an hour"
+    took = f"{run.days:,.3g} days, {run.device_hours:,.0f} hours of a device{cost}"
+    return [("training run", f"{run.tokens:,.4g} tokens take {took}")]
+
+
+def run_document(request: PlanRequest, estimate: Estimate) -> dict[str, Any]:
+    """The same as plain JSON types, under a key of its own."""
+    run = _training_run(request, estimate)
+    return {} if run is None else {"training_run": run._asdict()}
+
+
 def of_options(request: PlanRequest) -> str:
     """A line that says for which options a transformer is traced, and what that leaves out; nothing without any."""
     names = getattr(request, "of_stages", ())
@@ -64,9 +90,10 @@ def of_options(request: PlanRequest) -> str:
     return f"\nfor {where}, of the traced model: no strategies with tp, cp and ep, and attention keeps its scores"
 
 
-def print_searched(searched: StrategyResult, title: str) -> None:
-    """Print the best strategy for people; `title` are the first lines."""
+def print_searched(searched: StrategyResult, title: str, further: Sequence[tuple[str, str]] = ()) -> None:
+    """Print the best strategy for people; `title` are the first lines, `further` labels and sentences."""
     compared = searched.compared
+    about = (lines(searched) for lines in (_order, _limits, _shorter, _stages, _proof))
     print_estimate(
         searched.cost,
         title,
@@ -75,7 +102,7 @@ def print_searched(searched: StrategyResult, title: str) -> None:
         [choices_table(searched)] if compared.choices else [],
         [less_memory_table(compared.memory)] if len(compared.memory) > 1 else [],
         [sizes_table(searched.sizes)] if searched.sizes else [],
-        further=[*_order(searched), *_limits(searched), *_shorter(searched), *_stages(searched), *_proof(searched)],
+        further=chain(further, *about),
         below=list(_next(searched)),
     )
 

@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (968, 8),
-    "core": (7_601, 36),
+    "core": (7_624, 36),
     "cost": (3_696, 19),
     "envs": (1_600, 12),
     "export": (1_995, 14),
@@ -38,20 +38,20 @@ BUDGET = {
     "planners/staged": (3_530, 19),
     "planners/strategies": (2_987, 15),
     "plots": (1_258, 9),
-    "requests": (1_963, 12),
+    "requests": (1_980, 12),
     "rl": (1_074, 9),
     "run": (4_712, 24),
     "simulate": (1_767, 9),
     "torch_export": (3_102, 14),
     "workloads": (4_537, 25),
     "zoo": (1, 1),
-    "infer": (5_113, 29),
+    "infer": (5_148, 29),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_251, 25),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 70_274, "files": 383, "compiled": 80, "numbers": 242}
+TOTALS = {"lines": 70_349, "files": 383, "compiled": 80, "numbers": 241}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

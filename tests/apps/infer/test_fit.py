@@ -155,3 +155,18 @@ def test_a_profile_has_other_optimizers_and_no_adapters() -> None:
     assert lion.optimizer == usual.optimizer / 2
     with pytest.raises(BadInput, match="needs the matrices of a transformer"):
         am.fit(profile, "A", lora=8)
+
+
+def test_a_training_run_takes_days_hours_and_money(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: tokens over those of a second, on four devices."""
+    given = ("--gpus", "4xh100", "--global-batch", "16", "--dp", "4")
+    code, answer = answered(capsys, model, *given, "--tokens", "30B", "--gpu-hour", "2.5")
+    run, rate = answer["best"]["training_run"], answer["best"]["tokens_per_s_per_device"]
+    assert (code, run["tokens"]) == (0, 30e9)
+    assert run["days"] == pytest.approx(30e9 / (4 * rate) / 86400)
+    assert run["device_hours"] == pytest.approx(30e9 / rate / 3600)
+    assert run["cost"] == pytest.approx(2.5 * 30e9 / rate / 3600)
+    assert plan([model, *given, "--price", "--tokens", "30B"]) == 0
+    assert "3e+10 tokens take" in capsys.readouterr().out
+    assert main([model, *given, "--gpu-hour", "2.5"]) == 2
+    assert "--gpu-hour: prices the hours of nothing; give --tokens, too" in capsys.readouterr().err
