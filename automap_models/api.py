@@ -418,7 +418,7 @@ def read_plan(
 
 
 _OF_PLANS = (*(option.name for option in fields(ExploreOptions)), *OF_STRATEGIES)
-"""Fields of the requests that `plan` and `price` make."""
+"""Fields of the requests that `plan`, `price` and `fit` make."""
 _OF_SOURCES = ("batch", "sequence", "dtype", "dropout", "trainable")
 """Options that say which training step of a model by name is meant."""
 

@@ -258,7 +258,7 @@ FIELDS = (
 
 TRAINING = ("optimizer", "states", "freeze", "lora", "quantize")
 """Options of `core.tuning.Training`."""
-OF_RUNS = ("tokens", "gpu_hour")
+TRAINING_RUN = ("tokens", "gpu_hour")
 """Options of `core.estimate.TrainingRun`."""
 
 

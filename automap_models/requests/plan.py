@@ -28,8 +28,8 @@ from automap_models.planners.portfolio.profile_strategy import FORBIDDEN, withou
 from automap_models.planners.strategies.problem import HALF, usual_batch, usual_precision
 from automap_models.requests import (
     FIELDS,
-    OF_RUNS,
     TRAINING,
+    TRAINING_RUN,
     ExploreRequest,
     FitRequest,
     StrategyRequest,
@@ -42,7 +42,7 @@ from automap_models.workloads.source import Source, transformer
 
 FREE = (*FIELDS, *(field.name for field in fields(Strategy) if field.name not in (*FIELDS, "schedule", "global_batch")))
 """Fields of a strategy that only strategies have, those with an option of a command first."""
-OF_STRATEGIES = (*FREE, *TRAINING, "schedule", "runtime", "flash", "reserve", "devices", *OF_RUNS)
+OF_STRATEGIES = (*FREE, *TRAINING, "schedule", "runtime", "flash", "reserve", "devices")
 """Options that plans of stages do not know, and the schedule, which may be one that only strategies have."""
 OF_STAGES: Mapping[str, str] = {
     "batch": "`micro_batch` is a strategy's",
@@ -89,7 +89,7 @@ def plan_request(
     common |= {"microbatch_size": microbatch_size, "verbose": verbose}
     if plan is not None and (written := _written(plan)) is not None:
         given: dict[str, Any] = {"fields": vars(written.strategy), "runtime": options.get("runtime") or written.runtime}
-        given |= {"training": written.facts.training, **{name: options.get(name) for name in OF_RUNS}}
+        given |= {"training": written.facts.training, **{name: options.get(name) for name in TRAINING_RUN}}
         return StrategyRequest(**common, options=ExploreOptions(), price=True, **given)
     divided = divides(source)
     if fit and divided and source.batch is not None:
@@ -102,7 +102,7 @@ def plan_request(
     others = _of_stages({**options, **of_profile})
     if not divided:
         others = [name for name in others if name not in OF_PROFILES]
-    chosen = [name for name in OF_STRATEGIES if name in options] + ["price"] * price + ["fit"] * fit
+    chosen = [name for name in (*OF_STRATEGIES, *TRAINING_RUN) if name in options] + ["price"] * price + ["fit"] * fit
     if options.get("schedule") in WARM_UPS:
         chosen.remove("schedule")
     if others and chosen:
@@ -115,6 +115,7 @@ def plan_request(
         return ExploreRequest(**common, options=within, plan=plan, target=options.get("target"), of_stages=of_stages)
     if not divided:
         require_fields(options)
+        _refuse(options, TRAINING_RUN, "is for tokens, and the samples of a profile have none")
     if price:
         of_searching = ("devices", "reserve", "budget_s", "thorough", "max_stages")
         _refuse(options, of_searching, "is for a search, and `price` searches nothing")
@@ -131,7 +132,8 @@ def plan_request(
         reserve=reserve if isinstance(reserve, Mapping) else {None: reserve},
         target=options.get("target"),
         devices=options.get("devices"),
-        **{name: options.get(name) for name in OF_RUNS},
+        tokens=options.get("tokens"),
+        gpu_hour=options.get("gpu_hour"),
     )
 
 

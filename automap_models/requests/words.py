@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from automap_models.core.units import BYTES, SECONDS, TOKENS, Unit
+from automap_models.core.units import BYTES, SECONDS, Unit
 from automap_models.errors import BadInput, Infeasible, UserCodeError
 
 FIELD_OF: Mapping[str, str] = {
@@ -30,10 +30,7 @@ FIELD_OF: Mapping[str, str] = {
 """Word → field, where the two differ."""
 _WORD_OF = {field: "for_" if word == "for" else word for word, field in FIELD_OF.items()} | {"virtual": "vp"}
 """Field → its word in Python, where `for` is a keyword; a run has `vp` for what a strategy calls so, too."""
-_UNITS: Mapping[str, Unit] = {
-    **dict.fromkeys(("budget_s", "certify_s", "refine_s"), SECONDS),
-    **{"memory_bytes": BYTES, "tokens": TOKENS},
-}
+_UNITS: Mapping[str, Unit] = {"budget_s": SECONDS, "certify_s": SECONDS, "refine_s": SECONDS, "memory_bytes": BYTES}
 
 
 def fields_of(function: str, names: Iterable[str], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from automap_models.core.tuning import OPTIMIZERS, STATES
 from automap_models.core.units import BYTES, TOKENS
 from automap_models.export.targets import PLANNED_FOR
 from automap_models.planners.options import ExploreOptions
-from automap_models.requests import FIELDS, OF_RUNS, TRAINING
+from automap_models.requests import FIELDS, TRAINING, TRAINING_RUN
 
 from .parsing import add_options, at_least, positive
 
@@ -112,7 +112,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
     """All options of plans by name, as `plan_request` takes them."""
     names = [option.name for option in fields(ExploreOptions)]
-    options = {name: getattr(namespace, name, None) for name in (*names, *FIELDS, *TRAINING, *OF_RUNS, "devices")}
+    options = {name: getattr(namespace, name, None) for name in (*names, *FIELDS, *TRAINING, *TRAINING_RUN, "devices")}
     options["reserve"] = None if namespace.reserve is None else dict(namespace.reserve)
     options["runtime"] = namespace.runtime
     if namespace.no_flash:

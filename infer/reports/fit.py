@@ -61,11 +61,9 @@ def _facts(request: FitRequest, answer: FitResult) -> Iterator[tuple[str, str]]:
         yield from (*facts(answer.cost), *run_facts(request, answer.cost))
         yield "search", f"took {seconds(answer.taken_s)} and proves nothing; automap plan says how near the best it is"
         return
-    if answer.remedies:
-        yield "least change", in_options(answer.remedies[0].change)
-    else:
-        yield "least change", "none was found with which something fits"
     yield "search", f"took {seconds(answer.taken_s)}"
+    least = in_options(answer.remedies[0].change) if answer.remedies else "none was found with which something fits"
+    yield "least change", least
 
 
 def memory_table(estimate: Estimate) -> Table:

@@ -14,7 +14,6 @@ from automap_models.core.estimate import DeviceMemory, Estimate, TrainingRun, st
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.core.units import counted, percent, seconds, size, span
-from automap_models.errors import BadInput
 from automap_models.export.targets import training_limits
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners.strategies.compare import NO_FRAMEWORK, Alternative
@@ -57,11 +56,9 @@ def title_of(request: PlanRequest, estimate: Estimate) -> str:
 
 
 def _training_run(request: PlanRequest, estimate: Estimate) -> TrainingRun | None:
-    """What training on the tokens takes that are asked for; None where nobody asks, or a model has none."""
+    """What training on the tokens takes that are asked for; None where nobody asks."""
     if not isinstance(request, StrategyRequest) or request.tokens is None:
         return None
-    if estimate.facts.shape is None:
-        raise BadInput("a profile has samples, and no tokens", where="`tokens`", do="leave it out")
     return estimate.training_run(request.tokens, request.gpu_hour)
 
 
@@ -70,7 +67,7 @@ def run_facts(request: PlanRequest, estimate: Estimate) -> list[tuple[str, str]]
     run = _training_run(request, estimate)
     if run is None:
         return []
-    cost = "" if run.cost is None else f", {run.cost:,.0f} at {request.gpu_hour:g} an hour"
+    cost = "" if run.cost is None else f", {run.cost:,.0f} at {run.cost / run.device_hours:g} an hour"
     took = f"{run.days:,.3g} days, {run.device_hours:,.0f} hours of a device{cost}"
     return [("training run", f"{run.tokens:,.4g} tokens take {took}")]
 

@@ -38,20 +38,20 @@ BUDGET = {
     "planners/staged": (3_530, 19),
     "planners/strategies": (2_987, 15),
     "plots": (1_258, 9),
-    "requests": (1_980, 12),
+    "requests": (1_979, 12),
     "rl": (1_074, 9),
     "run": (4_712, 24),
     "simulate": (1_767, 9),
     "torch_export": (3_102, 14),
     "workloads": (4_537, 25),
     "zoo": (1, 1),
-    "infer": (5_148, 29),
+    "infer": (5_143, 29),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_251, 25),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 70_349, "files": 383, "compiled": 80, "numbers": 241}
+TOTALS = {"lines": 70_343, "files": 383, "compiled": 80, "numbers": 241}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
