@@ -20,7 +20,7 @@ from automap_models.planners.strategies.problem import StrategiesConfig, Strateg
 
 Change = tuple[str, StrategyProblem]
 """In words, and the problem as it is then."""
-QUICK = StrategiesConfig(gap=0.2, guesses=20, refined=1, rounds=1, trials=6, budget_s=2.0)
+QUICK = StrategiesConfig(gap=0.3, guesses=10, refined=1, rounds=1, trials=6, budget_s=2.0)
 """Of searches that are to find out whether anything fits."""
 
 
