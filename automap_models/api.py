@@ -42,6 +42,7 @@ from automap_models.planners.options import ExploreOptions, PlanOptions
 from automap_models.plots.figures import drawn
 from automap_models.plots.html import plan_html, strategy_html
 from automap_models.requests import ExportRequest, InferRequest, ProfileRequest, RunRequest, narrowed, solve
+from automap_models.requests.fit import FitResult
 from automap_models.requests.plan import OF_STRATEGIES, plan_request
 from automap_models.requests.strategies import StrategyResult
 from automap_models.requests.words import fields_of, in_words
@@ -283,6 +284,39 @@ def price(
     return PricedStrategy(**vars(priced))
 
 
+def fit(
+    model: object,
+    cluster: Cluster | PathLike | None = None,
+    inputs: object = None,
+    *,
+    gpus: str | None = None,
+    device: str | Device | None = None,
+    microbatch_size: int | None = None,
+    **options: Any,
+) -> FitResult:
+    """Whether a model fits a cluster, by which strategy, and what would fit where none does, as `automap fit` says it.
+
+    Args:
+        model, cluster, inputs, gpus, device, microbatch_size: as of `plan`.
+        options: those of the command: fields of `Strategy`, which are then given, `global_batch`, `memory`, `reserve`,
+            `runtime`, `for_`, `batch`, `sequence`, …
+
+    Returns:
+        `verdict` is "fits", "at risk" or "does not fit"; `cost` the price of the best strategy found, or None beside
+        `emptiest` and `remedies`.
+
+    Raises:
+        BadInput, UserCodeError: as of `plan`.
+    """
+    of_source = {name: options.pop(name) for name in _OF_SOURCES if name in options}
+    source, topo = _source(model, inputs, config_of(_ProfileOptions, "fit", **of_source)), _topo(cluster, gpus)
+    wanted = fields_of("fit", _OF_PLANS, options)
+    with in_words():
+        request = plan_request(source, topo, wanted, device=device, microbatch_size=microbatch_size, fit=True)
+        fitting: FitResult = solve(request)
+    return fitting
+
+
 def run(plan: PlannedResult | StrategyResult | PathLike, model: PathLike, **options: Any) -> RunRecord | None:
     """Run a plan for some steps, one process a device, and hold it against its prediction, as `automap run` does.
 
@@ -384,7 +418,7 @@ def read_plan(
 
 
 _OF_PLANS = (*(option.name for option in fields(ExploreOptions)), *OF_STRATEGIES)
-"""Fields of the requests that `plan` and `price` make."""
+"""Fields of the requests that `plan`, `price` and `fit` make."""
 _OF_SOURCES = ("batch", "sequence", "dtype", "dropout", "trainable")
 """Options that say which training step of a model by name is meant."""
 

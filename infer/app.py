@@ -23,6 +23,7 @@ SUMMARIES: Mapping[str, str] = {
     "infer": "plan the pipeline stages of a profiled model on a cluster",
     "profile": "make profile.npz of a model, or of another tool's profile",
     "plan": "compare every kind of plan for a model on a cluster",
+    "fit": "say whether a model fits a cluster, and how",
     "place": "place the operators of a model on accelerators and CPUs",
     "search": "search the shardings of a model's operations, or train an agent on its pipeline",
     "run": "run a plan on this machine or under torchrun, and hold it against its prediction",
@@ -155,4 +156,4 @@ def automap() -> int:
     return program(main)
 
 
-infer, profile, plan, place, search, run, export, calibrate = map(_script, SUMMARIES)
+infer, profile, plan, fit, place, search, run, export, calibrate = map(_script, SUMMARIES)

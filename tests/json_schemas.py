@@ -193,6 +193,13 @@ Explored = TypedDict(  # noqa: UP013
 """`automap plan`: every kind of plan, the best one first, and kinds of which there is none."""
 
 
+class TrainingRun(TypedDict):
+    tokens: float
+    days: float
+    device_hours: float
+    cost: float | None
+
+
 class Priced(TypedDict):
     """`automap plan --price`: a strategy and its price; parts in seconds, memory of a device of each rank in bytes."""
 
@@ -203,7 +210,9 @@ class Priced(TypedDict):
     tied: bool
     own_code: bool
     recurrent: bool
+    training: dict[str, bool | int | str | list[str]] | None
     runtime: str | None
+    training_run: NotRequired[TrainingRun]
     cluster: str
     device: str
     strategy: dict[str, bool | int | str | list[int | str] | None]
@@ -219,6 +228,32 @@ class Priced(TypedDict):
     memory_upper_bytes: float
     fits: bool
     verdict: Literal["fits", "at risk", "does not fit"]
+
+
+class MemoryOfKind(TypedDict):
+    bytes: float
+    upper_bytes: float
+
+
+class TriedChange(TypedDict):
+    change: str
+    best: Priced
+
+
+class Fit(TypedDict):
+    """`automap fit`: memory of the fullest device by kind, of the best strategy found, or where none fits of the
+    emptiest."""
+
+    schema: Literal[1]
+    kind: Literal["fit"]
+    verdict: Literal["fits", "at risk", "does not fit"]
+    status: Literal["optimal", "feasible", "infeasible", "stopped"]
+    memory: dict[str, MemoryOfKind]
+    memory_bytes: float
+    best: Priced | None
+    emptiest: Priced | None
+    remedies: list[TriedChange]
+    search_s: float
 
 
 class WithoutChoice(TypedDict):
@@ -419,6 +454,7 @@ DOCUMENTS: Mapping[str, tuple[type, ...]] = {
     "infer": (StagedDocument, Sweep),
     "profile": (ProfileSummary, Known),
     "plan": (Explored, Candidate, Priced, Searched),
+    "fit": (Fit,),
     "place": (PlacementDocument,),
     "search": (AxisDocument, TwoAxesDocument, StagedDocument),
     "run": (Observed,),

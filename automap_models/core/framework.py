@@ -15,6 +15,7 @@ from automap_models.core.strategy import (
     TransformerShape,
     expert_tensor,
 )
+from automap_models.core.tuning import FULL, Training
 
 Cuts = Literal["anywhere", "blocks", "inner blocks"]
 """Where a target may cut a model: anywhere that the plan does; beside whole blocks, so that a first or last stage may
@@ -39,12 +40,14 @@ class ModelFacts(NamedTuple):
         tied: whether its word embedding is its output matrix, too.
         own_code: whether it is a module or a function of its owner's, which no framework has the code of.
         recurrent: whether some of its layers are recurrences (Mamba, gated delta networks) in place of attention.
+        training: what of it is trained.
     """
 
     shape: TransformerShape | None = None
     tied: bool = False
     own_code: bool = False
     recurrent: bool = False
+    training: Training = FULL
 
 
 UNKNOWN = ModelFacts()
@@ -115,6 +118,7 @@ class Limits:
         name: of the framework, for people.
         own_code: whether it trains modules of one's own, and not its own models alone.
         recurrent: whether it has layers that are recurrences.
+        any_training: whether the optimiser, and what is frozen, are the code of its users.
         schedules: ours → what the framework calls it.
         cuts: where the model may be cut.
         equal_replicas: whether every stage has equally many devices.
@@ -142,6 +146,7 @@ class Limits:
     name: str
     own_code: bool = True
     recurrent: bool = True
+    any_training: bool = False
     schedules: Mapping[str, str]
     cuts: Cuts = "blocks"
     equal_replicas: bool = True
@@ -187,6 +192,7 @@ class Limits:
         return (
             self.code_objection(own_code=facts.own_code)
             or self._recurrence_objection(facts)
+            or self.training_objection(facts)
             or self.tied_objection(pp, facts.tied)
             or self._experts_objection(divided, facts.shape)
             or (None if facts.shape is None else self._shape_objection(divided, facts.shape))
@@ -204,6 +210,13 @@ class Limits:
         if self.recurrent or not facts.recurrent:
             return None
         return Objection(f"{self.name} has no recurrent layers, and this model has some", "take megatron or deepspeed")
+
+    def training_objection(self, facts: ModelFacts) -> Objection | None:
+        """To adapters, frozen layers and other optimisers."""
+        if self.any_training or facts.training.is_full:
+            return None
+        what = f"a configuration of {self.name} says nothing of {facts.training}"
+        return Objection(what, "take deepspeed, where these are your own code, or train all by adamw")
 
     def tied_objection(self, stages: int, tied: bool, weight: str = "the word embedding") -> Objection | None:
         """To a weight that several stages of a pipeline share."""

@@ -26,6 +26,7 @@ from automap_models.core.framework import ModelFacts
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import RECOMPUTE, Recompute, TransformerShape
+from automap_models.core.tuning import FULL, Training
 
 MarkArray = NDArray[np.int8]
 
@@ -131,6 +132,9 @@ class Amounts:
     marks: MarkArray
 
 
+NOTHING = Amounts(np.zeros(0), np.zeros(0, dtype=np.int8))
+
+
 @dataclass(frozen=True, eq=False)
 class LayerWork:
     """One layer of a model: a block, or what comes before or after the blocks.
@@ -138,7 +142,7 @@ class LayerWork:
     Attributes:
         name: path of the layer without its number, such as `block`.
         kernels: of its forward and backward pass; the update is not among them.
-        parameters: number of parameters; those that several layers share count with the first.
+        parameters: number of those that are trained; those that several layers share count with the first.
         saved: bytes saved from the forward to the backward pass, but for those of attention cores.
             What one layer hands on to others counts where it is first read.
         saved_core: bytes saved within attention cores, which selective recomputation and flash kernels spare.
@@ -149,6 +153,9 @@ class LayerWork:
         context: bytes of keys and values, or of states, which the devices of context parallelism pass on.
         causal: whether its attention masks the half of the scores, which a flash kernel skips.
         copies: of a token that experts take; 0 where there are none, or where that is not known.
+        frozen: bytes of parameters that are not trained.
+        unpacked: bytes of the largest of them that are in 4 bits, in the type of the layer.
+        backward: whether gradients go through it.
     """
 
     name: str
@@ -164,6 +171,9 @@ class LayerWork:
     context: Amounts
     causal: bool = True
     copies: float = 0.0
+    frozen: Amounts = NOTHING
+    unpacked: Amounts = NOTHING
+    backward: bool = True
 
 
 class SharedWork(NamedTuple):
@@ -190,10 +200,10 @@ class ModelWork:
         order: the layer of `layers` that comes at each place; the first place is what comes before the blocks, the
             last what comes after them, so that there are `shape.layers` + 2.
         dtype: element type of activations and weights, `bfloat16`, `float16` or `float32`.
-        tied: number of parameters that the first and the last place share, the word embedding's, which are counted
-            with the first place; 0 where none are.
+        tied: number of trained parameters that the first and the last place share, the word embedding's, which are
+            counted with the first place; 0 where none are.
         shared: beside these.
-        recurrent: see ModelFacts.
+        recurrent, training: see ModelFacts.
         recompute, schedules: what strategies of it may recompute, and their schedules, by name.
     """
 
@@ -204,6 +214,7 @@ class ModelWork:
     tied: float = 0.0
     shared: tuple[SharedWork, ...] = ()
     recurrent: bool = False
+    training: Training = FULL
 
     recompute: ClassVar[tuple[Recompute, ...]] = RECOMPUTE
     schedules: ClassVar[tuple[str, ...]] = tuple(SCHEDULES)
@@ -211,4 +222,5 @@ class ModelWork:
     @property
     def facts(self) -> ModelFacts:
         """What frameworks ask of the model."""
-        return ModelFacts(self.shape, self.tied > 0, recurrent=self.recurrent)
+        tied = self.tied > 0 or bool(self.shared)
+        return ModelFacts(self.shape, tied, recurrent=self.recurrent, training=self.training)

@@ -78,6 +78,7 @@ SECONDS = Unit(
     "5 us, 300 ms, 20 s or 2 min",
     {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0},
 )
+TOKENS = Unit("number of tokens", "tokens", "1T, 300B or 15e9", {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12})
 SHARE = Unit("share", "a part of one", "0.005 or 0.5 %", {"%": 0.01})
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))

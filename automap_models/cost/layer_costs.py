@@ -33,7 +33,6 @@ from automap_models.cost.layer_times import ITEM_BYTES, PREFETCHED, Shares, Step
 from automap_models.cost.overlap import exposed_s
 from automap_models.cost.process_groups import ProcessGroups, process_groups
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
-from automap_models.cost.strategy import parameter_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +44,11 @@ class LayerCosts:
             what is recomputed; and forward and backward each: sums of tp, keys and values of cp, tokens of ep, what
             ZeRO-3 exposes.
         hidden_s: [k] of ZeRO-3's gathering, what the forward pass of the layer before it hides.
-        memory: [k, 3, 3] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed.
+        memory: [k, 3, 3] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed or
+            reads a matrix that is packed in 4 bits.
         parameters: [k, 2] on a device, without those of experts, and those.
         boundary_bytes: [k] handed to the next layer on a device.
-        frozen_bytes: [k] of what a layer holds and does not train.
+        frozen_bytes: [k, 2] of what a layer holds and does not train, likewise.
     """
 
     times: FloatArray
@@ -149,7 +149,7 @@ class LayerCosting:
         parameters = np.array([shares.parameters_of(layer.parameters) for layer in layers])
         boundary_bytes = np.stack([shares.bytes_of(layer.boundary) for layer in layers], axis=1)
         times = np.stack([clock.layer(layer, i in self.blocks) for i, layer in enumerate(layers)], axis=1)
-        frozen = np.zeros(len(layers))
+        frozen = np.array([shares.parameters_of(layer.frozen) for layer in layers])
         sized = zip(times, memory, boundary_bytes, strict=True)
         return [KernelCosts(of_size, saved, parameters, sent, frozen) for of_size, saved, sent in sized]
 
@@ -158,6 +158,8 @@ class LayerCosting:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """[B] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed."""
         shares, strategy, nothing = clock.shares, clock.strategy, np.zeros(clock.shares.samples.size)
+        if not layer.backward:
+            return nothing, nothing, nothing
         saved_bytes, for_weights = shares.bytes_of(layer.saved), shares.bytes_of(layer.saved_for_weights)
         if self.runtime.saves_gathered:
             read = shares.bytes_of(layer.sums_backward, gathered=True) - shares.bytes_of(layer.sums_backward)
@@ -166,17 +168,18 @@ class LayerCosting:
             for_weights = for_weights / 2  # Transformer Engine saves the operands as they were cast to 8 bits
             saved_bytes = saved_bytes - for_weights
         core = nothing if self.runtime.flash else shares.bytes_of(layer.saved_core)
-        recompute = recompute if block else "none"
+        recompute, unpacked = recompute if block else "none", shares.bytes_of(layer.unpacked)
         if recompute == "full":
-            return shares.bytes_of(layer.boundary), for_weights, saved_bytes + core
+            return shares.bytes_of(layer.boundary), for_weights, saved_bytes + core + unpacked
         if recompute == "selective" and self.runtime.flash and self.runtime.selects == "products":
             saved = shares.bytes_of(layer.boundary) + clock.selected_bytes(layer.kernels)
-            return np.minimum(saved_bytes, saved), for_weights, np.maximum(0.0, saved_bytes - saved)
-        return saved_bytes + (nothing if recompute == "selective" else core), for_weights, nothing
+            return np.minimum(saved_bytes, saved), for_weights, np.maximum(0.0, saved_bytes - saved) + unpacked
+        return saved_bytes + (nothing if recompute == "selective" else core), for_weights, unpacked
 
     def _with_gathers(self, strategy: Strategy, groups: ProcessGroups, kernels: KernelCosts) -> LayerCosts:
         forward, inputs, weights, again, tensor, _, context, _, *hidden_context, experts, _ = kernels.times.T
-        blocks = np.isin(np.arange(len(forward)), list(self.blocks))
+        backward = np.array([layer.backward for layer in self.work.layers])
+        blocks = np.isin(np.arange(len(forward)), list(self.blocks)) & backward
         recompute = np.stack([np.zeros_like(again), again, forward + tensor + context + experts], axis=1)
         recompute[~blocks] = 0.0
         times, hidden_s = np.zeros((*recompute.shape, 12)), np.zeros(len(forward))
@@ -187,18 +190,23 @@ class LayerCosting:
         )
         times[..., 8:10] = kernels.times[:, None, 10:]
         if strategy.zero == 3:  # weights are gathered forward and backward, and gradients are as large
-            weight_bytes, _, _ = parameter_bytes(strategy, self.runtime.gradient_bytes)
+            weight_bytes, _, _ = self.work.training.parameter_bytes(strategy.precision)
             pieces = np.where(blocks, self.runtime.gathers_a_layer, 1).tolist()
-            moved = (kernels.parameters.T * weight_bytes).tolist()
-            gather = np.array([groups.gather_s(*amounts) for amounts in zip(*moved, pieces, strict=True)])
-            scatter = gather
+            trained = kernels.parameters * weight_bytes
+            scatter = gather = self._gathers_s(groups, trained, pieces)
             if kernels.frozen_bytes.any():  # gathered with the others, and without gradients
-                moved[0] = (np.array(moved[0]) + kernels.frozen_bytes).tolist()
-                gather = np.array([groups.gather_s(*amounts) for amounts in zip(*moved, pieces, strict=True)])
+                gather = self._gathers_s(groups, trained + kernels.frozen_bytes, pieces)
             of_runtime = self.runtime.overlap(self.constants.overlap)
             overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, of_runtime)
             exposed = exposed_s(gather, forward - hidden_context[0], overlap)
             computed = recompute + (inputs + weights - hidden_context[1])[:, None]
-            times[..., 10], times[..., 11] = exposed[:, None], exposed_s((gather + scatter)[:, None], computed, overlap)
+            both = exposed_s((gather + scatter)[:, None], computed, overlap)
+            times[..., 10], times[..., 11] = exposed[:, None], np.where(backward[:, None], both, 0.0)
             hidden_s = gather - exposed
         return LayerCosts(times, hidden_s, *kernels[1:])
+
+    @staticmethod
+    def _gathers_s(groups: ProcessGroups, moved: FloatArray, pieces: list[int]) -> FloatArray:
+        """[k] seconds of gathering so many bytes, [k, 2] without experts and of them, in pieces."""
+        sized = zip(moved.tolist(), pieces, strict=True)
+        return np.array([groups.gather_s(others, of_experts, count) for (others, of_experts), count in sized])

@@ -171,7 +171,10 @@ class StepClock:
         sums = (self._sums_s(work.sums_forward), self._sums_s(work.sums_backward))
         passes = self._launched(passes, work, sums, exchanges_s)
         columns = (*passes.T, again, *sums, *context, *hidden, exchanges_s, exchanges_s)
-        return np.stack(columns, axis=1)
+        times = np.stack(columns, axis=1)
+        if not work.backward:
+            times[:, [1, 2, 3, 5, 7, 9, 11]] = 0.0
+        return times
 
     def _exchange_s(self, exchanged: FloatArray, work: LayerWork) -> FloatArray:
         """[B] of tokens to their experts, or back."""

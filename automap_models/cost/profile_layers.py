@@ -104,7 +104,7 @@ class ProfileWork(ModelWork):
     @property
     def facts(self) -> ModelFacts:
         """Whether its ends are tied, and whose code it is; nothing says its sizes."""
-        return ModelFacts(None, self.tied > 0, self.profile.own_code)
+        return ModelFacts(None, self.tied > 0, self.profile.own_code, training=self.training)
 
 
 def require_fields(given: Mapping[str, Any], precisions: Sequence[Precision] = tuple(PRECISIONS.values())) -> None:
@@ -165,7 +165,7 @@ class ProfileCosting(LayerCosting):
         memory[again, RECOMPUTE.index("full"), 0] = entering[again]
         memory[again, RECOMPUTE.index("full"), 2] = saved[again]
         parameters = np.stack([weights / _item_bytes(self.work.dtype), np.zeros_like(weights)], axis=1)
-        return KernelCosts(times, memory, parameters, leaving, frozen)
+        return KernelCosts(times, memory, parameters, leaving, np.outer(frozen, (1.0, 0.0)))
 
 
 def layer_begins(profile: Profile) -> tuple[int, ...]:

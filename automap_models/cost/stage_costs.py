@@ -42,7 +42,7 @@ from automap_models.cost.layer_costs import LayerCosting, LayerCosts
 from automap_models.cost.layer_times import PREFETCHED
 from automap_models.cost.overlap import exposed_s
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
-from automap_models.cost.strategy import device_memory, parameter_bytes
+from automap_models.cost.strategy import device_memory
 
 SENDING_ALONE = frozenset({"gpipe", "1f1b", "interleaved"})
 """Schedules in which a rank computes nothing while it sends."""
@@ -126,6 +126,7 @@ class StageCosting:
 
     Attributes:
         of_layers: the costs of each distinct layer.
+        trained_bytes: of the weight, the gradient and the optimiser's state of a parameter.
         groups: of the devices.
         rank_of: [V] the rank of each virtual stage.
 
@@ -138,9 +139,8 @@ class StageCosting:
         self._run(strategy)
         self.of_layers: LayerCosts = layers.costs(strategy, self.groups)
         self.bytes_per_s = layers.device.bytes_per_s
-        self.weight_bytes, self.gradient_bytes, self.state_bytes = parameter_bytes(
-            strategy, self.runtime.gradient_bytes
-        )
+        self.trained_bytes = self.work.training.parameter_bytes(strategy.precision, self.runtime.gradient_bytes)
+        self.weight_bytes, self.gradient_bytes, self.state_bytes = self.trained_bytes
         self.tied = self.work.tied / strategy.tp
 
     def _run(self, strategy: Strategy) -> None:
@@ -164,7 +164,7 @@ class StageCosting:
             parameters[-1, 0] += self.tied
         of_ranks = np.zeros((strategy.pp, 2))
         np.add.at(of_ranks, list(self.rank_of), parameters)
-        frozen = np.zeros(strategy.pp)
+        frozen = np.zeros((strategy.pp, 2))
         np.add.at(frozen, list(self.rank_of), counts.sum(axis=2) @ self.of_layers.frozen_bytes)
         copies_s = self._hold_copies(stages, of_ranks, frozen)
         times = self._times(counts, first_layers)
@@ -186,15 +186,16 @@ class StageCosting:
         Args:
             stages: the virtual stage of each place.
             of_ranks: [S, 2] parameters.
-            frozen: [S] bytes.
+            frozen: [S, 2] bytes.
         """
         sums_s = 0.0
         for parameters, frozen_bytes, places in self.work.shared:
             _, *others = dict.fromkeys(self.rank_of[stage] for stage in stages[list(places)].tolist())
             of_ranks[others, 0] += parameters
-            frozen[others] += frozen_bytes
+            frozen[others, 0] += frozen_bytes / self.strategy.tp
             copies = 1 + len(others)
-            sums_s += 2 * (copies - 1) / copies * self.groups.ends_sum_s(parameters * self.weight_bytes)
+            if parameters:
+                sums_s += 2 * (copies - 1) / copies * self.groups.ends_sum_s(parameters * self.weight_bytes)
         return sums_s
 
     def _place_layers(self, strategy: Strategy) -> tuple[FloatArray, IntArray, list[int], list[int]]:
@@ -333,7 +334,7 @@ class StageCosting:
             for_weights.tolist(),
             self._gathered(strategy) if strategy.zero == 3 else [0.0] * strategy.pp,
             temporary.tolist(),
-            self.runtime.gradient_bytes,
+            self.trained_bytes,
             self.runtime_bytes,
         )
 
@@ -366,7 +367,7 @@ class StageCosting:
         """[k] of a layer that a device holds together with others of its groups of data parallelism."""
         groups = self.groups.data, self.groups.expert_data
         others, of_experts = (float(group.size > 1) for group in groups)
-        parameters = self.of_layers.parameters + np.outer(self.of_layers.frozen_bytes / self.weight_bytes, (1.0, 0.0))
+        parameters = self.of_layers.parameters + self.of_layers.frozen_bytes / self.weight_bytes
         shared: list[float] = (parameters @ (others, of_experts)).tolist()
         return shared
 

@@ -2,7 +2,7 @@
 
 Bytes a parameter, of which ZeRO divides more with every stage by the ranks of data and context parallelism:
 
-    precision           weights   gradients   optimiser (Adam)
+    precision           weights   gradients   optimiser (Adam; others: core.tuning)
     fp32                4         4           8 = two moments
     fp16, bf16, fp8     2         4           12 = master weight, two moments
     the same            2         2           16 = these, and the gradient in fp32
@@ -30,12 +30,12 @@ from automap_models.core.strategy import Strategy
 def device_memory(
     strategy: Strategy,
     parameters: Sequence[tuple[float, float]],
-    frozen_bytes: Sequence[float],
+    frozen_bytes: Sequence[tuple[float, float]],
     saved_bytes: Sequence[float],
     kept_bytes: Sequence[float],
     gathered_parameters: Sequence[float],
     temporary_bytes: Sequence[float],
-    gradient_bytes: int = 4,
+    trained_bytes: Sequence[float],
     runtime_bytes: float = 0.0,
 ) -> tuple[DeviceMemory, ...]:
     """[pp] what a device of each rank of the pipeline holds.
@@ -44,24 +44,25 @@ def device_memory(
         strategy: how the model is trained.
         parameters: [pp] of each rank on one device: divided by tp, without those of experts; and of experts, divided by
             ep and `Strategy.expert_tensor`, which `Strategy.expert_data` devices hold.
-        frozen_bytes: [pp] of what a rank holds and does not train; ZeRO-3 divides it, too.
+        frozen_bytes: [pp] of what a rank holds and does not train, likewise; ZeRO-3 divides it, too.
         saved_bytes: [pp·vp] what a virtual stage saves of a micro-batch from the forward to the backward pass, on one
             device, with the strategy's recomputation.
         kept_bytes: [pp·vp] what of that it keeps from the input-gradient to the weight-gradient pass, of schedules that
             split the backward pass.
         gathered_parameters: [pp] of the largest unit that ZeRO-3 gathers on a rank.
         temporary_bytes: [pp] what a rank needs beside that while a pass runs.
-        gradient_bytes: a parameter, see `Runtime`.
+        trained_bytes: of the weight, the gradient and the optimiser's state of a parameter.
         runtime_bytes: of the driver, libraries and buffers, on every device.
     """
     activations = laid_out(strategy).most_held(saved_bytes, kept_bytes)
-    state = [state_bytes(strategy, *parts, gradient_bytes) for parts in parameters]
+    state = [state_bytes(strategy, *parts, trained_bytes) for parts in parameters]
+    shares = frozen_shares(strategy)
     return tuple(
         DeviceMemory(
-            weights + frozen_share(strategy) * frozen,
+            weights + shares[0] * frozen[0] + shares[1] * frozen[1],
             gradients,
             optimizer,
-            gathered=gathered_bytes(strategy, gathered),
+            gathered=trained_bytes[0] * gathered if strategy.zero == 3 else 0.0,
             activations=saved,
             temporary=needed,
             runtime=runtime_bytes,
@@ -79,15 +80,16 @@ def laid_out(strategy: Strategy) -> Schedule:
 
 
 def state_bytes(
-    strategy: Strategy, others: float, of_experts: float, gradient_bytes: int = 4
+    strategy: Strategy, others: float, of_experts: float, trained_bytes: Sequence[float]
 ) -> tuple[float, float, float]:
-    """Bytes of weights, gradients and the optimiser's state of so many parameters without those of experts, and those.
+    """Bytes of weights, gradients and the optimiser's state of so many parameters without those of experts, and those,
+    each of `trained_bytes`.
 
     What ZeRO divides from a stage on a device has the ranks' share of; the others are whole.
     """
     total = others + of_experts
     shared = others / (strategy.dp * strategy.cp) + of_experts / strategy.expert_data
-    weight, gradient, optimizer = parameter_bytes(strategy, gradient_bytes)
+    weight, gradient, optimizer = trained_bytes
     return (
         weight * (total if strategy.zero < 3 else shared),
         gradient * (total if strategy.zero < 2 else shared),
@@ -95,18 +97,6 @@ def state_bytes(
     )
 
 
-def frozen_share(strategy: Strategy) -> float:
-    """Share that a device holds of what its rank does not train."""
-    return 1.0 / (strategy.dp * strategy.cp) if strategy.zero == 3 else 1.0
-
-
-def gathered_bytes(strategy: Strategy, gathered_parameters: float) -> float:
-    """Bytes of the largest unit that ZeRO-3 gathers, of so many parameters."""
-    return parameter_bytes(strategy)[0] * gathered_parameters if strategy.zero == 3 else 0.0
-
-
-def parameter_bytes(strategy: Strategy, gradient_bytes: int = 4) -> tuple[int, int, int]:
-    """Bytes of the weight, the gradient and the optimiser's state of a parameter, undivided."""
-    if strategy.precision == "fp32":
-        return 4, 4, 8
-    return (2, 2, 16) if gradient_bytes == 2 else (2, gradient_bytes, 12)
+def frozen_shares(strategy: Strategy) -> tuple[float, float]:
+    """Shares that a device holds of what its rank does not train, without experts and of them."""
+    return (1.0 / (strategy.dp * strategy.cp), 1.0 / strategy.expert_data) if strategy.zero == 3 else (1.0, 1.0)

@@ -34,6 +34,7 @@ LIMITS = Limits(
     recompute=("none", "full"),
     precisions=("fp32", "fp16", "bf16"),
     undivided=("cp", "ep"),
+    any_training=True,
 )
 _PRECISION: dict[str, dict[str, Any]] = {
     "fp32": {},

@@ -16,11 +16,12 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.framework import ModelFacts
 from automap_models.core.plan import Plan
 from automap_models.core.strategy import Strategy, TransformerShape
+from automap_models.core.tuning import FULL, Training
 from automap_models.errors import BadInput
 from automap_models.formats.plan import PlanDocument
 from automap_models.formats.schema import Index, Text, convert, located, wrong
 
-_Record = TypeVar("_Record", Strategy, TransformerShape)
+_Record = TypeVar("_Record", Strategy, TransformerShape, Training)
 
 
 class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
@@ -36,6 +37,7 @@ class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
     tied: bool = False
     own_code: bool = False
     recurrent: bool = False
+    training: dict[str, Any] | None = None
     runtime: str | None = None
 
     def plan(self, where: str) -> Plan:
@@ -47,7 +49,9 @@ class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
         if micro_batches != strategy.micro_batches:
             raise wrong("$.strategy.micro_batches", micro_batches, f"{strategy.micro_batches} as its batches make it")
         shape = None if self.shape is None else _record(self.shape, TransformerShape, "$.shape")
-        facts = ModelFacts(shape, self.tied, self.own_code, self.recurrent)
+        with located(None, self.remedy):
+            training = FULL if self.training is None else _record(self.training, Training, "$.training")
+        facts = ModelFacts(shape, self.tied, self.own_code, self.recurrent, training)
         return Plan(
             where, self.model, (), strategy.micro_batches, strategy=strategy, facts=facts, runtime=self.runtime or None
         )
@@ -63,6 +67,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "tied": estimate.facts.tied,
         "own_code": estimate.facts.own_code,
         "recurrent": estimate.facts.recurrent,
+        "training": None if estimate.facts.training.is_full else asdict(estimate.facts.training),
         "cluster": estimate.cluster,
         "device": estimate.device,
         "runtime": estimate.runtime or None,

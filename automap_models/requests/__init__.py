@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from automap_models.core.tuning import FULL, Training
 from automap_models.errors import BadInput
 from automap_models.planners.options import COMPETING, ExploreOptions, PlanOptions
 from automap_models.workloads.source import MODELS
@@ -200,6 +201,7 @@ class StrategyRequest(PlanRequest):
 
     Attributes:
         fields: those of `core.strategy.Strategy` that are given.
+        training: what of the model is trained, and by which optimiser.
         runtime: how the framework runs it: a record, a shipped one's name or a file; None: as the target's, and without
             one as programs in general do.
         flash: whether there are flash kernels.
@@ -207,21 +209,37 @@ class StrategyRequest(PlanRequest):
         reserve: bytes that are left free: of each device under None, of devices of a rank beside that by its number.
         target: the framework that is to run it, whose limits hold; None for any.
         devices: least and most devices of a sweep; None for the cluster as it is.
+        tokens: that the model is to be trained on; None where nobody asks what that takes.
+        gpu_hour: what a device costs an hour, in any currency.
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict)
+    training: Training = FULL
     runtime: Runtime | str | Path | None = None
     flash: bool = True
     price: bool = False
     reserve: Mapping[int | None, float] = field(default_factory=dict)
     target: str | None = None
     devices: tuple[int, int] | None = None
+    tokens: float | None = None
+    gpu_hour: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("tokens", "gpu_hour"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise BadInput(f"is {value:g}", where=f"`{name}`", do="give a positive number")
+        if self.gpu_hour is not None and self.tokens is None:
+            raise BadInput("prices the hours of nothing", where="`gpu_hour`", do="give `tokens`, too")
         sizes: object = self.devices
         pair = isinstance(sizes, tuple) and len(sizes) == 2 and all(isinstance(n, int) and n > 0 for n in sizes)
         if sizes is not None and not pair:
             raise BadInput(f"is {sizes!r}", where="`devices`", do="give the least and the most number, such as (8, 64)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRequest(StrategyRequest):
+    """`automap fit`: whether a strategy fits, and what would where none does; nothing is proven of its step."""
 
 
 FIELDS = (
@@ -229,6 +247,12 @@ FIELDS = (
     *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "layers"),
 )
 """Fields of a strategy that are options; `schedule` and `global_batch` are of plans of stages, too."""
+
+
+TRAINING = ("optimizer", "states", "freeze", "lora", "quantize")
+"""Options of `core.tuning.Training`."""
+TRAINING_RUN = ("tokens", "gpu_hour")
+"""Options of `core.estimate.TrainingRun`."""
 
 
 def narrowed(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -403,6 +427,7 @@ SOLVERS: Mapping[type, str] = {
     OnlineRequest: "stages.trained",
     ExploreRequest: "exploration.solve",
     StrategyRequest: "strategies.solve",
+    FitRequest: "fit.solve",
     RunRequest: "plan_files.run",
     ExportRequest: "plan_files.export",
     PlaceRequest: "placement.solve",

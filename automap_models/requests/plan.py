@@ -14,6 +14,7 @@ from automap_models.core.device import Device
 from automap_models.core.plan import Plan
 from automap_models.core.schedules import WARM_UPS
 from automap_models.core.strategy import Strategy
+from automap_models.core.tuning import Training
 from automap_models.cost.profile_layers import PRECISIONS, require_fields
 from automap_models.errors import BadInput
 from automap_models.export.targets import target_by_name
@@ -22,18 +23,26 @@ from automap_models.formats.strategy_plan import StrategyDocument
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions
 from automap_models.planners.portfolio.profile_strategy import FORBIDDEN, without
-from automap_models.requests import FIELDS, ExploreRequest, StrategyRequest, narrowed
+from automap_models.requests import (
+    FIELDS,
+    TRAINING,
+    TRAINING_RUN,
+    ExploreRequest,
+    FitRequest,
+    StrategyRequest,
+    narrowed,
+)
 from automap_models.requests.strategies import divides
 from automap_models.workloads.source import Source
 
 FREE = (*FIELDS, *(field.name for field in fields(Strategy) if field.name not in (*FIELDS, "schedule", "global_batch")))
 """Fields of a strategy that only strategies have, those with an option of a command first."""
-OF_STRATEGIES = (*FREE, "schedule", "runtime", "flash", "reserve", "devices")
+OF_STRATEGIES = (*FREE, *TRAINING, "schedule", "runtime", "flash", "reserve", "devices")
 """Options that plans of stages do not know, and the schedule, which may be one that only strategies have."""
 OF_STAGES: Mapping[str, str] = {
     "trainable": "strategies train what the model trains",
     "microbatch_size": "`micro_batch` is a strategy's",
-    "state_factor": "strategies have Adam's state",
+    "state_factor": "strategies have the state of an `optimizer`",
     "pins": "strategies have stages of whole blocks, which `layers` gives",
     "together": "strategies have stages of whole blocks, which `layers` gives",
     "min_stage": "strategies have stages of whole blocks, which `layers` gives",
@@ -52,6 +61,7 @@ def plan_request(
     plan: Path | None = None,
     cached: bool = False,
     price: bool = False,
+    fit: bool = False,
     verbose: bool = False,
 ) -> ExploreRequest | StrategyRequest:
     """A strategy where a field of one is given, or a transformer is to be planned; else every kind of plan.
@@ -59,6 +69,7 @@ def plan_request(
     Args:
         source, topo, device, microbatch_size, cached, verbose: as of the records.
         plan, price: as of the records; `plan` may be of a strategy.
+        fit: whether all that is asked is what fits; the `batch` of a transformer is then a strategy's micro-batch.
         options: by name: fields of ExploreOptions, whose `target` may be a framework's name, and OF_STRATEGIES.
 
     Raises:
@@ -69,11 +80,12 @@ def plan_request(
     common |= {"microbatch_size": microbatch_size, "verbose": verbose}
     if plan is not None and (written := _written(plan)) is not None:
         given: dict[str, Any] = {"fields": vars(written.strategy), "runtime": options.get("runtime") or written.runtime}
+        given |= {"training": written.facts.training, **{name: options.get(name) for name in TRAINING_RUN}}
         return StrategyRequest(**common, options=ExploreOptions(), price=True, **given)
     divided = divides(source)
     of_source = {"trainable": source.trainable, "microbatch_size": microbatch_size} if divided else {}
     reasons = _of_stages({**options, **of_source})
-    chosen = [name for name in OF_STRATEGIES if name in options] + (["price"] if price else [])
+    chosen = [name for name in (*OF_STRATEGIES, *TRAINING_RUN) if name in options] + ["price"] * price + ["fit"] * fit
     if options.get("schedule") in WARM_UPS:
         chosen.remove("schedule")
     if plan is not None or not (chosen or divided):
@@ -83,21 +95,25 @@ def plan_request(
         _refuse_of_stages(reasons, source.what if divided else None, chosen)
     if not divided:
         require_fields(options)
+        _refuse(options, TRAINING_RUN, "is for tokens, and the samples of a profile have none")
     if price:
         of_searching = ("devices", "reserve", "budget_s", "thorough", "max_stages", "min_gain")
         _refuse(options, of_searching, "is for a search, and `price` searches nothing")
     reserve = options.get("reserve", {})
     searching = ("global_batch", "budget_s", "memory_bytes", "thorough", "max_stages", "min_gain")
-    return StrategyRequest(
+    return (FitRequest if fit else StrategyRequest)(
         **common,
         options=ExploreOptions(**{name: options[name] for name in searching if name in options}),
         fields=_fields(options, source.dtype, source.batch if divided else None),
+        training=Training.of_options(**{name: options[name] for name in TRAINING if name in options}),
         runtime=options.get("runtime"),
         flash=options.get("flash", True),
         price=price,
         reserve=reserve if isinstance(reserve, Mapping) else {None: reserve},
         target=options.get("target"),
         devices=options.get("devices"),
+        tokens=options.get("tokens"),
+        gpu_hour=options.get("gpu_hour"),
     )
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
@@ -18,6 +18,7 @@ from automap_models.core.plan import Plan
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, DEFAULT_SCHEDULE, SCHEDULES
 from automap_models.core.strategy import PARTS, Precision, Strategy, TransformerShape, require_parts
+from automap_models.core.tuning import Training
 from automap_models.cost.profile_layers import ProfileWork
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
@@ -46,6 +47,8 @@ from automap_models.workloads.source import Source, transformer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+WorkT = TypeVar("WorkT", bound=ModelWork)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -93,15 +96,27 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
     if request.price:
         return _priced(request, watch)
     begun = time.perf_counter()
-    cluster, usual = request.cluster, StrategiesConfig()
+    usual = StrategiesConfig()
     if request.options.thorough:
         usual = replace(usual, gap=0.0, budget_s=math.inf)
     config = replace(usual, budget_s=request.options.budget_s or usual.budget_s)
+    problem = strategy_problem(request, watch)
+    read = time.perf_counter()
+    if isinstance(problem.work, ProfileWork):
+        config = replace(config, patience=PATIENT.patience)
+    clusters = [] if request.devices is None else _clusters(problem.cluster, *request.devices)
+    min_gain = given(request.options, "min_gain")
+    return replace(searched(problem, config, clusters, watch, **min_gain), model_s=read - begun)
+
+
+def strategy_problem(request: StrategyRequest, watch: Watch) -> StrategyProblem:
+    """What is searched: the model on the cluster, within what is asked of its strategies."""
+    cluster = request.cluster
     work, batch, fixed = _divided(request, watch)
     within = None if request.target is None else strategy_limits(request.target)
     device = device_on(cluster, request.device)
     devices = [*read_kinds(cluster).values()] or [device]
-    problem = StrategyProblem.from_work(
+    return StrategyProblem.from_work(
         work,
         cluster,
         device,
@@ -113,12 +128,6 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
         runtime=_runtime(request, fixed.get("precision") or usual_precision(devices, within), device),
         most_ranks=request.options.max_stages,
     )
-    read = time.perf_counter()
-    if isinstance(problem.work, ProfileWork):
-        config = replace(config, patience=PATIENT.patience)
-    clusters = [] if request.devices is None else _clusters(cluster, *request.devices)
-    min_gain = given(request.options, "min_gain")
-    return replace(searched(problem, config, clusters, watch, **min_gain), model_s=read - begun)
 
 
 def searched(
@@ -175,14 +184,28 @@ def _divided(request: StrategyRequest, watch: Watch) -> tuple[Callable[[str], Mo
         BadInput: a field is given that a profile does not say.
     """
     source, batch = request.source, request.options.global_batch
+    training = request.training
     if isinstance(source.model, ModelWork):
-        model = source.model
+        model = source.model if training.is_full else _trained(source.model, training)
         return lambda dtype: model, batch, dict(request.fields)
     if divides(source):
-        return lambda dtype: transformer(replace(source, dtype=dtype)).work(), batch, dict(request.fields)
+        return lambda dtype: transformer(replace(source, dtype=dtype)).work(training), batch, dict(request.fields)
     profiled = profiled_model(request, request.cluster, watch, cached=request.cached)
-    work, usual = ProfileWork.from_profile(profiled.profile), default_batch(profiled.profile, request.cluster.devices)
+    work = _trained(ProfileWork.from_profile(profiled.profile), training)
+    usual = default_batch(profiled.profile, request.cluster.devices)
     return lambda dtype: work, batch or usual, work.fields(request.fields)
+
+
+def _trained(work: WorkT, training: Training) -> WorkT:
+    """The work of a model by another optimiser; what it trains it says itself."""
+    for name in ("freeze", "rank"):
+        if getattr(training, name):
+            where = "`lora`" if name == "rank" else f"`{name}`"
+            do = "leave it out, or give the model by its name or its config.json"
+            raise BadInput(
+                "needs the matrices of a transformer, and this model says what it trains", where=where, do=do
+            )
+    return replace(work, training=training)
 
 
 def divides(source: Source) -> bool:

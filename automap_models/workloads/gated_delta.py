@@ -27,7 +27,7 @@ def gated_delta(layer: Layer, x: Value, c: GatedDelta) -> Value:
     k, v = (layer.value(n, DIVIDED) for n in (c.key_heads * c.key_width, c.heads * c.value_width))
     projected = layer.dense(x, 2 * k.width + 2 * v.width + 2 * c.heads, TENSOR)
     convolution(layer, layer.value(2 * k.width + v.width, DIVIDED), c.kernel, bias=False)
-    layer.parameters.append((2 * c.heads, TENSOR))  # A, and the bias of decays
+    layer.hold(2 * c.heads, TENSOR)  # A, and the bias of decays
     q = layer.like(k)
     for normed in (q, k):  # to length 1
         layer.memory(FORWARD, normed, normed)

@@ -14,6 +14,8 @@ says what it saves:
 more kernel. The kinds of kernels, and which of them are one, are those of the traced models (cost/kernels.py and
 hlo/module_kernels.py say why), without kernels of single numbers a token.
 
+A matrix that is frozen has no third of these products, and does not save x; an adapter beside it is two narrow ones.
+
 What tensor parallelism sums follows from the marks (core.model_work): the result of a product over a dimension that
 devices share, and the gradient of what is whole and read by products whose columns they share (1909.08053, section 3).
 """
@@ -28,6 +30,7 @@ from math import prod
 import numpy as np
 
 from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, WorkKind, WorkPass
+from automap_models.core.tuning import ADAPTER, ALL, QUANTIZED_BYTES, LayerTraining
 from automap_models.cost.layer_times import ITEM_BYTES
 
 FORWARD, INPUT, WEIGHT = WorkPass
@@ -83,13 +86,17 @@ class Layer:
     Attributes:
         tokens: of a sample.
         dtype: of activations and weights.
-        parameters: number of them in each tensor, with its mark.
+        training: what of it is trained.
+        parameters: number of them in each tensor that is trained, with its mark.
+        frozen: tensors that are not.
         sums_forward, sums_backward, exchanged, saved_core, context: values, see LayerWork.
     """
 
     tokens: int
     dtype: str
+    training: LayerTraining = ALL
     parameters: list[Size] = field(default_factory=list)
+    frozen: list[Value] = field(default_factory=list)
     sums_forward: list[Value] = field(default_factory=list)
     sums_backward: list[Value] = field(default_factory=list)
     exchanged: list[Value] = field(default_factory=list)
@@ -99,6 +106,7 @@ class Layer:
     def __post_init__(self) -> None:
         self.item_bytes = ITEM_BYTES[self.dtype]
         self._kernels: list[_Kernel] = []
+        self._unpacked: list[Value] = []
         self._saved: dict[Value, bool] = {}  # value → whether kernels of gradients of parameters read it
         self._gradients: dict[Value, list[Value]] = defaultdict(list)
         self._products: dict[tuple[Value, Mark], list[Value]] = defaultdict(list)  # what products of columns read
@@ -120,6 +128,13 @@ class Layer:
         """A tensor of parameters, or their gradients."""
         return Value((1, 1, elements), mark, item_bytes or self.item_bytes)
 
+    def hold(self, elements: float, mark: Mark, name: str = "other", *, packed: bool = False) -> None:
+        """Have a tensor of parameters, trained or not; `packed` is in 4 bits."""
+        if self.training.trains(name):
+            self.parameters.append((elements, mark))
+        else:
+            self.frozen.append(self.weights(elements, mark, QUANTIZED_BYTES if packed else 0))
+
     def save(self, *values: Value, for_weights: bool = False) -> None:
         """Keep values for the backward pass."""
         for value in values:
@@ -127,7 +142,7 @@ class Layer:
 
     def received(self, x: Value) -> None:
         """Note that an earlier layer saves x, and sums its gradients for all layers that read it."""
-        del self._saved[x]
+        self._saved.pop(x, None)  # what only frozen matrices read is not saved
         self.sums_backward.remove(x)
 
     # --- kernels
@@ -139,8 +154,14 @@ class Layer:
         core: bool = False,
         routing: bool = False,
         again: Collection[Value] = (),
+        name: str = "other",
     ) -> None:
-        """A kernel that the memory bounds; what it moves `again` it would not if products of one value were one."""
+        """A kernel that the memory bounds; what it moves `again` it would not if products of one value were one.
+
+        Gradients of parameters that are not trained are not made: `name` is that of core.tuning.MATRICES.
+        """
+        if of_pass is WEIGHT and not self.training.trains(name):
+            return
         kind = WorkKind.ROUTING if routing else WorkKind.MEMORY
         self._kernels.append((of_pass, kind, core, (), tuple((value, value in again) for value in moved)))
 
@@ -168,6 +189,7 @@ class Layer:
         experts: Mark = FIXED,
         float32: bool = False,
         owned: bool = True,
+        name: str = "other",
     ) -> Value:
         """A product with a matrix of parameters, or with one for each expert.
 
@@ -177,6 +199,7 @@ class Layer:
             experts: EXPERTS where there is a matrix for each.
             float32: whether it is computed in that type, as routers are.
             owned: whether the parameters count with this layer.
+            name: of the matrix, of core.tuning.MATRICES.
         """
         count, tokens, depth = x.shape
         depth_mark = x.mark & Mark.TENSOR
@@ -188,16 +211,22 @@ class Layer:
         times, rows = (count, experts), (tokens, x.mark & PER_TOKEN)
         wide, deep = (columns, mark), (depth, depth_mark)
         again = (operand,) * bool(self._products[x, mark])
+        trains, packed = self.training.trains(name), self.training.quantized and name != ADAPTER and not float32
         self.product(FORWARD, (times, rows, wide, deep), y, operand, matrix, again=again)
         self.product(INPUT, (times, rows, deep, wide), operand, y, matrix, again=again)
-        self.product(WEIGHT, (times, wide, deep, rows), matrix, y, operand, again=again)
+        if trains:
+            self.product(WEIGHT, (times, wide, deep, rows), matrix, y, operand, again=again)
+            self.save(x, for_weights=True)
         if owned or self.item_bytes < FLOAT32:
-            self.memory(WEIGHT, self.weights(*matrix.size, FLOAT32), matrix)
+            self.memory(WEIGHT, self.weights(*matrix.size, FLOAT32), matrix, name=name)
         if owned:
-            self.parameters.append(matrix.size)
+            self.hold(*matrix.size, name, packed=packed)
+        if packed:
+            self._unpacked.append(matrix)
+            for of_pass in (FORWARD, INPUT):
+                self.memory(of_pass, matrix, self.weights(*matrix.size, QUANTIZED_BYTES))
         if bias:
             self.bias(y, experts)
-        self.save(x, for_weights=True)
         gradient = self.reads(x, operand.item_bytes)
         if not float32:
             self._products[x, mark].append(gradient)
@@ -205,15 +234,19 @@ class Layer:
             self.sums_backward.append(x)
         if depth_mark:
             self.sums_forward.append(y)
+        if self.training.adapts(name):
+            narrow = self.dense(x, self.training.rank, experts=experts, name=ADAPTER)
+            self.memory(FORWARD, y, y, self.dense(narrow, columns, mark, experts=experts, name=ADAPTER))
         return y
 
     def bias(self, y: Value, experts: Mark = FIXED) -> None:
         """Parameters that are added to every row of a value, and the kernel that sums their gradients."""
-        gradient = self.weights(y.shape[0] * y.width, y.mark & Mark.TENSOR | experts)
-        self.memory(WEIGHT, gradient, y)
+        size, mark = y.shape[0] * y.width, y.mark & Mark.TENSOR | experts
+        gradient = self.weights(size, mark)
+        self.memory(WEIGHT, gradient, y, name="bias")
         if self.item_bytes < FLOAT32:
-            self.memory(WEIGHT, self.like(gradient, FLOAT32), gradient)
-        self.parameters.append(gradient.size)
+            self.memory(WEIGHT, self.weights(size, mark, FLOAT32), gradient, name="bias")
+        self.hold(*gradient.size, "bias")
 
     def reads(self, x: Value, item_bytes: float = 0) -> Value:
         """One more operation makes a gradient of x, of so many bytes an element."""
@@ -231,12 +264,13 @@ class Layer:
         mark = FIXED if width else x.mark & Mark.TENSOR
         y, scale = self.like(x), self.weights(width or x.width, mark, FLOAT32)
         self.memory(FORWARD, *((x,) if fused else (y, x, scale)))
-        self.memory(WEIGHT, scale, y, x)
+        self.memory(WEIGHT, scale, y, x, name="norm")
         if layer_norm:
-            self.memory(WEIGHT, scale, y)
-        self.parameters.extend([scale.size] * (1 + layer_norm))
+            self.memory(WEIGHT, scale, y, name="norm")
+        for _ in range(1 + layer_norm):
+            self.hold(*scale.size, "norm")
         self._norms[x].append(scale)
-        self.save(x, for_weights=True)
+        self.save(x, for_weights=self.training.trains("norm"))
         return y
 
     def activation(self, y: Value, *, relu: bool = False) -> Value:
@@ -286,6 +320,10 @@ class Layer:
             boundary: what it hands on.
         """
         self._add_gradients()
+        backward = self.training.backward
+        if not backward:
+            self._kernels = [kernel for kernel in self._kernels if kernel[0] is FORWARD]
+            self._saved, self.saved_core, self.sums_backward = {}, [], []
         return LayerWork(
             name=name,
             kernels=_kernels(self._kernels),
@@ -300,6 +338,9 @@ class Layer:
             context=_bytes_of(self.context),
             causal=causal,
             copies=sum(value.shape[0] * value.shape[1] for value in self.exchanged) / self.tokens,
+            frozen=_bytes_of(self.frozen),
+            unpacked=_bytes_of(sorted(self._unpacked, key=lambda matrix: matrix.nbytes)[-1:]),
+            backward=backward,
         )
 
     def _add_gradients(self) -> None:

@@ -31,7 +31,7 @@ def mamba(layer: Layer, x: Value, c: Mamba) -> Value:
     mixed = layer.value(inner.width + 2 * shared.width, DIVIDED)
     convolution(layer, mixed, c.kernel, bias=c.convolution_bias)
     layer.memory(INPUT, mixed, mixed)  # it is made again
-    layer.parameters.append((3 * c.heads, TENSOR))  # A, D and the bias of steps
+    layer.hold(3 * c.heads, TENSOR)  # A, D and the bias of steps
     gated = _scan(layer, inner, shared, c)
     layer.save(projected, inner)
     return layer.dense(layer.norm(gated, layer_norm=False) if c.normed else gated, x.width)
@@ -46,7 +46,8 @@ def convolution(layer: Layer, x: Value, kernel: int, *, bias: bool) -> None:
     """
     layer.memory(FORWARD, x, x)
     layer.memory(INPUT, x, x, x)
-    layer.parameters.extend([(kernel * x.width, TENSOR)] + [(x.width, TENSOR)] * bias)
+    for elements in [kernel * x.width] + [x.width] * bias:
+        layer.hold(elements, TENSOR)
 
 
 def _scan(layer: Layer, inner: Value, shared: Value, c: Mamba) -> Value:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from automap_models.core.tuning import FULL, Training
 from automap_models.errors import BadInput
 from automap_models.user_code import call_factory
 from automap_models.workloads.catalogue import DTYPES, canonical, workload_of
@@ -85,15 +86,18 @@ class SizedModel:
         note = f"{windowed} layers attend to windows and are traced as if to all {self.labels[-1]:,} tokens"
         return (*self.notes, f"{note}, which takes more time and FLOP than the model does")
 
-    def work(self) -> ModelWork:
+    def work(self, training: Training = FULL) -> ModelWork:
         """What one sample costs, layer by layer.
 
+        Args:
+            training: what of it is trained.
+
         Raises:
-            BadInput: it is no transformer.
+            BadInput: it is no transformer, or has not what is to be trained.
         """
         from .transformer import model_work
 
-        return model_work(self.architecture, self.name, self.labels[-1], self.dtype)
+        return model_work(self.architecture, self.name, self.labels[-1], self.dtype, training)
 
 
 def sized(

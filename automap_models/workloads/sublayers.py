@@ -31,12 +31,14 @@ def attention(layer: Layer, x: Value, c: DecoderConfig, read: float | None = Non
     width = c.head_width or c.width // c.heads
     mark = FIXED if c.query_norm == "heads" else TENSOR  # a norm of all heads together has no share of them
     shared = c.kv_heads or c.heads
-    q, k = (layer.dense(x, n * width, mark, bias=c.attention_bias) for n in (c.heads, shared))
+    sizes = {"q": c.heads, "k": shared}
+    q, k = (layer.dense(x, n * width, mark, bias=c.attention_bias, name=name) for name, n in sizes.items())
     if c.keys_as_values:
         v = turned(layer, k)
     else:
-        v = layer.dense(x, shared * (c.value_width or width), mark, bias=c.attention_bias)
-    layer.parameters.extend([(c.heads, TENSOR)] * c.sinks)
+        v = layer.dense(x, shared * (c.value_width or width), mark, bias=c.attention_bias, name="v")
+    for _ in range(c.sinks):
+        layer.hold(c.heads, TENSOR)
     turn = c.rotary is not None
     if c.query_norm is not None:
         of_head = 0 if c.query_norm == "heads" else width
@@ -46,7 +48,7 @@ def attention(layer: Layer, x: Value, c: DecoderConfig, read: float | None = Non
     gate = [layer.dense(x, n, mark, bias=c.attention_bias and c.gated_attention) for n in gates]
     capped = c.score_cap is not None
     mixed = core(layer, q, k, v, c.heads, shared, reach=read, capped=capped, dropout=c.attention_dropout)
-    return layer.dense(layer.gated(gate[0], mixed) if gate else mixed, c.width, bias=c.output_bias)
+    return layer.dense(layer.gated(gate[0], mixed) if gate else mixed, c.width, bias=c.output_bias, name="o")
 
 
 def turned(layer: Layer, x: Value, changes: bool = True) -> Value:
@@ -161,7 +163,7 @@ def latent_attention(layer: Layer, x: Value, c: DecoderConfig, indexer: Indexer 
     queries = x
     if latent.query_rank is not None:
         queries = layer.norm(layer.dense(x, latent.query_rank, bias=bias), layer_norm=False)
-    q = layer.dense(queries, c.heads * (plain + rotary), TENSOR)
+    q = layer.dense(queries, c.heads * (plain + rotary), TENSOR, name="q")
     down = layer.dense(x, latent.rank + rotary, bias=bias)
     narrow, of_keys = layer.value(latent.rank), layer.value(rotary)
     layer.memory(FORWARD, narrow, narrow)
@@ -179,7 +181,7 @@ def latent_attention(layer: Layer, x: Value, c: DecoderConfig, indexer: Indexer 
         indexed(layer, x, indexer, queries)
     mixed = core(layer, plain_q, plain_k, v, c.heads, reach=reach)
     turned_core(layer, turned_q, turned_k, c.heads, reach)
-    return layer.dense(mixed, c.width, bias=bias)
+    return layer.dense(mixed, c.width, bias=bias, name="o")
 
 
 def turned_core(layer: Layer, q: Value, k: Value, heads: int, reach: float) -> None:
@@ -212,12 +214,12 @@ def feed_forward(
 ) -> Value:
     """Two matrices with an activation between them, or three, where the activation of one gates another."""
     back = int(x.width)
-    inner = layer.dense(x, width, TENSOR, bias=bias, experts=experts)
+    inner = layer.dense(x, width, TENSOR, bias=bias, experts=experts, name="up")
     if gated:
-        inner = layer.gated(layer.dense(x, width, TENSOR, bias=bias, experts=experts), inner)
+        inner = layer.gated(layer.dense(x, width, TENSOR, bias=bias, experts=experts, name="gate"), inner)
     else:
         inner = layer.activation(inner, relu=activation == "relu")
-    return layer.dense(inner, back, bias=bias, experts=experts)
+    return layer.dense(inner, back, bias=bias, experts=experts, name="down")
 
 
 def routed(layer: Layer, x: Value, config: DecoderConfig) -> Value:
@@ -228,11 +230,11 @@ def routed(layer: Layer, x: Value, config: DecoderConfig) -> Value:
     c, gated, activation = config.mixture, config.gated, config.activation
     assert c is not None
     places = capacity(layer.tokens, c.experts, c.per_token)
-    logits = layer.dense(x, c.experts, float32=True, bias=c.bias)
+    logits = layer.dense(x, c.experts, float32=True, bias=c.bias, name="router")
     sent = x if c.latent is None else layer.dense(x, c.latent)
     if c.normed:
         sent = layer.norm(sent, layer_norm=False)
-        layer.parameters.append((x.width + c.experts, FIXED))  # scales of what the router reads, and of its weights
+        layer.hold(x.width + c.experts, FIXED)  # scales of what the router reads, and of its weights
     chosen = layer.value(1, rows=places, count=c.experts, item_bytes=FLOAT32)
     layer.memory(FORWARD, logits, logits, logits)  # scores
     layer.memory(FORWARD, logits, logits, logits, logits)  # the highest of them
@@ -262,7 +264,7 @@ def routed(layer: Layer, x: Value, config: DecoderConfig) -> Value:
 def switched(layer: Layer, x: Value, experts: int, width: int) -> Value:
     """One expert a token (arXiv 2101.03961), to and from which tokens go by products with a one-hot tensor."""
     places, count = capacity(layer.tokens, experts), layer.tokens
-    logits = layer.dense(x, experts, float32=True)
+    logits = layer.dense(x, experts, float32=True, name="router")
     table = layer.value(experts * places)
     tokens = layer.value(x.width, rows=places, count=experts)
     slots, rows, wide = (experts * places, FIXED), (count, Mark.TOKENS), (x.width, FIXED)

@@ -7,8 +7,9 @@ The models are those of decoder.py, bert.py and t5.py, whose traces tests hold t
 
 from __future__ import annotations
 
-from automap_models.core.model_work import LayerWork, Mark, ModelWork
+from automap_models.core.model_work import LayerWork, Mark, ModelWork, SharedWork
 from automap_models.core.sublayer_sizes import GatedDelta, Mamba
+from automap_models.core.tuning import ALL, FULL, LayerTraining, Training
 from automap_models.workloads.gated_delta import gated_delta
 from automap_models.workloads.layer import FIXED, FLOAT32, FORWARD, INPUT, WEIGHT, Layer, Value
 from automap_models.workloads.mamba import mamba
@@ -35,9 +36,11 @@ from automap_models.workloads.sublayers import (
 )
 
 Places = list[LayerWork]
+Trainings = list[LayerTraining]
+"""What of each block is trained."""
 
 
-def model_work(config: Architecture, name: str, sequence: int, dtype: str) -> ModelWork:
+def model_work(config: Architecture, name: str, sequence: int, dtype: str, training: Training = FULL) -> ModelWork:
     """The work of a transformer by layers.
 
     Args:
@@ -45,28 +48,35 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str) -> Mo
         name: for people.
         sequence: tokens of a sample.
         dtype: what its layers compute in.
+        training: what of it is trained.
 
     Raises:
-        BadInput: it is no transformer.
+        BadInput: it is no transformer, or has not what is to be trained.
     """
-    sizes, first, last = required_transformer(name, config), Layer(sequence, dtype), Layer(sequence, dtype)
+    sizes = required_transformer(name, config)
+    shape = transformer_shape(sizes, name, sequence)
+    of_first, *of_blocks, of_last = training.layers(shape.layers, not isinstance(sizes, DecoderConfig) or sizes.ties)
+    first, last = Layer(sequence, dtype, of_first), Layer(sequence, dtype, of_last)
     match sizes:
         case DecoderConfig():
-            x, blocks, tied = _decoder(sizes, first, last)
+            x, blocks, tied = _decoder(sizes, first, last, of_blocks)
         case BertConfig():
-            x, blocks, tied = _bert(sizes, first, last)
+            x, blocks, tied = _bert(sizes, first, last, of_blocks)
         case T5Config():
-            x, blocks, tied = _t5(sizes, first, last)
+            x, blocks, tied = _t5(sizes, first, last, of_blocks)
     places = (first.work("embedding", [x]), *blocks, last.work("head"))
     layers = list(dict.fromkeys(places))  # those that are one object are one of its layers
-    shape = transformer_shape(sizes, name, sequence)
     order = tuple(layers.index(layer) for layer in places)
     of_both_ends = float(shape.vocabulary * shape.hidden) if tied else 0.0
+    shared: tuple[SharedWork, ...] = ()
+    if tied and not of_first.trains("embedding"):
+        shared = (SharedWork(0.0, of_both_ends * first.item_bytes, (0, len(order) - 1)),)
+        of_both_ends = 0.0
     recurrent = isinstance(sizes, DecoderConfig) and sizes.recurrence is not None
-    return ModelWork(shape, tuple(layers), order, dtype, of_both_ends, recurrent=recurrent)
+    return ModelWork(shape, tuple(layers), order, dtype, of_both_ends, shared, recurrent, training)
 
 
-def _decoder(config: DecoderConfig, first: Layer, last: Layer) -> tuple[Value, Places, bool]:
+def _decoder(config: DecoderConfig, first: Layer, last: Layer, of_blocks: Trainings) -> tuple[Value, Places, bool]:
     """What the first layer hands on, the blocks, and whether logits are taken with the word embedding."""
     x = embedded(first, config.vocabulary, config.width, positions=config.positions, tied=config.ties)
     if config.embedding_norm:
@@ -84,10 +94,10 @@ def _decoder(config: DecoderConfig, first: Layer, last: Layer) -> tuple[Value, P
         x_next = _decoder_block(last, x_next, config, "*E" if config.mixture else "*-")
         predicted = last.norm(x_next, layer_norm=not config.root_mean_square)
         classified(last, predicted, classes, mark, tied=True, capped=capped)
-    return x, _decoder_blocks(config, first.tokens, first.dtype), config.ties
+    return x, _decoder_blocks(config, first.tokens, first.dtype, of_blocks), config.ties
 
 
-def _bert(config: BertConfig, first: Layer, last: Layer) -> tuple[Value, Places, bool]:
+def _bert(config: BertConfig, first: Layer, last: Layer, of_blocks: Trainings) -> tuple[Value, Places, bool]:
     """The same."""
     x = embedded(first, config.vocabulary, config.width, positions=config.positions, types=config.types, tied=True)
     x = first.norm(x, layer_norm=True)
@@ -95,34 +105,38 @@ def _bert(config: BertConfig, first: Layer, last: Layer) -> tuple[Value, Places,
     predicted = last.activation(last.dense(last.value(config.width), config.width, bias=True))
     logits = classified(last, last.norm(predicted, layer_norm=True), config.vocabulary, tied=True)
     last.bias(logits)
-    return x, [bert_block(config, first.tokens, first.dtype)] * config.layers, True
+    blocks = {kind: bert_block(config, first.tokens, first.dtype, kind) for kind in dict.fromkeys(of_blocks)}
+    return x, [blocks[kind] for kind in of_blocks], True
 
 
-def _t5(config: T5Config, first: Layer, last: Layer) -> tuple[Value, Places, bool]:
+def _t5(config: T5Config, first: Layer, last: Layer, of_blocks: Trainings) -> tuple[Value, Places, bool]:
     """The same."""
     x = embedded(first, config.vocabulary, config.width, tied=True)
     relative_bias(first, config)
     final = last.norm(last.value(config.width), layer_norm=False)
     classified(last, final, config.vocabulary, tied=config.tied)
-    encoder, decoder = (stack.layers for stack in config.stacks)
-    blocks = _t5_blocks(config, first.tokens, first.dtype, encoder, decoder=False)
-    return x, blocks + _t5_blocks(config, first.tokens, first.dtype, decoder, decoder=True), config.tied
+    encoder = config.stacks[0].layers
+    blocks = _t5_blocks(config, first.tokens, first.dtype, of_blocks[:encoder], decoder=False)
+    return x, blocks + _t5_blocks(config, first.tokens, first.dtype, of_blocks[encoder:], decoder=True), config.tied
 
 
 # --- blocks
 
 
-def _decoder_blocks(c: DecoderConfig, sequence: int, dtype: str) -> Places:
+def _decoder_blocks(c: DecoderConfig, sequence: int, dtype: str, of_blocks: Trainings) -> Places:
     """Of a decoder; alike ones are one object."""
     alike = c.window is None or (c.window.tokens >= sequence and windowed(c) == c)
     kinds = [kind.replace("w", "*") if alike else kind for kind in c.sublayers]
-    blocks = {kind: decoder_block(c, kind, sequence, dtype) for kind in dict.fromkeys(kinds)}
-    return [blocks[kind] for kind in kinds]
+    trained = list(zip(kinds, of_blocks, strict=True))
+    blocks = {kind: decoder_block(c, kind[0], sequence, dtype, kind[1]) for kind in dict.fromkeys(trained)}
+    return [blocks[kind] for kind in trained]
 
 
-def decoder_block(c: DecoderConfig, sublayers: str, sequence: int, dtype: str) -> LayerWork:
+def decoder_block(
+    c: DecoderConfig, sublayers: str, sequence: int, dtype: str, training: LayerTraining = ALL
+) -> LayerWork:
     """Its sublayers, see `DecoderConfig.blocks`."""
-    layer = Layer(sequence, dtype)
+    layer = Layer(sequence, dtype, training)
     return layer.work("block", [_decoder_block(layer, layer.value(c.width), c, sublayers)])
 
 
@@ -174,28 +188,39 @@ def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str) -> Value:  
     return feed_forward(layer, x, c.feed_forward or 4 * c.width, c.gated, c.activation, c.feed_forward_bias)
 
 
-def bert_block(c: BertConfig, sequence: int, dtype: str) -> LayerWork:
+def bert_block(c: BertConfig, sequence: int, dtype: str, training: LayerTraining = ALL) -> LayerWork:
     """Attention and feed-forward layers, a layer norm after each residual sum."""
-    layer = Layer(sequence, dtype)
+    layer = Layer(sequence, dtype, training)
     x = layer.value(c.width)
-    q, k, v = (layer.dense(x, c.width, TENSOR, bias=True) for _ in range(3))
+    q, k, v = (layer.dense(x, c.width, TENSOR, bias=True, name=name) for name in "qkv")
     change = core(layer, turned(layer, q), turned(layer, k, False), v, c.heads, dropout=c.attention_dropout)
-    change = layer.dense(change, c.width, bias=True)
+    change = layer.dense(change, c.width, bias=True, name="o")
     x = layer.norm(layer.add(x, change, *layer.dropout(change, c.residual_dropout)), layer_norm=True)
     change = feed_forward(layer, x, c.feed_forward or 4 * c.width, False, c.activation, True)
     x = layer.norm(layer.add(x, change, *layer.dropout(change, c.residual_dropout)), layer_norm=True)
     return layer.work("block", [x], causal=False)
 
 
-def _t5_blocks(c: T5Config, sequence: int, dtype: str, count: int, *, decoder: bool) -> Places:
+def _t5_blocks(c: T5Config, sequence: int, dtype: str, of_blocks: Trainings, *, decoder: bool) -> Places:
     """The blocks of one stack; alike ones are one object."""
-    kinds = [(decoder and i == 0, decoder and i < count - 1, c.experts > 0 and i % 2 == 1) for i in range(count)]
+    count = len(of_blocks)
+    kinds = [
+        (decoder and i == 0, decoder and i < count - 1, c.experts > 0 and i % 2 == 1, of_blocks[i])
+        for i in range(count)
+    ]
     blocks = {kind: t5_block(c, sequence, dtype, decoder, *kind) for kind in dict.fromkeys(kinds)}
     return [blocks[kind] for kind in kinds]
 
 
 def t5_block(
-    c: T5Config, sequence: int, dtype: str, decoder: bool, first: bool, hands_on: bool, sparse: bool
+    c: T5Config,
+    sequence: int,
+    dtype: str,
+    decoder: bool,
+    first: bool,
+    hands_on: bool,
+    sparse: bool,
+    training: LayerTraining = ALL,
 ) -> LayerWork:
     """Attention, in the decoder to the encoder's output, too, and feed-forward layers.
 
@@ -204,7 +229,7 @@ def t5_block(
         hands_on: whether later blocks read the encoder's output.
         sparse: whether it has experts.
     """
-    layer = Layer(sequence, dtype)
+    layer = Layer(sequence, dtype, training)
     memory = layer.value(c.width)
     if first:
         layer.norm(layer.value(c.width), layer_norm=False)
@@ -213,10 +238,10 @@ def t5_block(
 
     def attended(x: Value, source: Value | None = None) -> Value:
         read = layer.norm(x, layer_norm=False)
-        q = layer.dense(read, c.heads * c.head_width, TENSOR)
-        k, v = (layer.dense(source or read, c.heads * c.head_width, TENSOR) for _ in range(2))
+        q = layer.dense(read, c.heads * c.head_width, TENSOR, name="q")
+        k, v = (layer.dense(source or read, c.heads * c.head_width, TENSOR, name=name) for name in "kv")
         mixed = core(layer, turned(layer, q, False), turned(layer, k, False), v, c.heads, biased=source is None)
-        return layer.add(x, layer.dense(mixed, c.width))
+        return layer.add(x, layer.dense(mixed, c.width, name="o"))
 
     x = attended(layer.value(c.width))
     if decoder:
@@ -259,16 +284,16 @@ def embedded(
     for rows, read, mark, more in tables:
         table = layer.weights(rows * width, mark)
         layer.memory(FORWARD, read, read)
-        layer.memory(WEIGHT, table)
-        layer.memory(WEIGHT, read, read, read)
+        layer.memory(WEIGHT, table, name="embedding")
+        layer.memory(WEIGHT, read, read, read, name="embedding")
         if more or layer.item_bytes < FLOAT32:
             of_parameters = layer.weights(rows * width, mark, FLOAT32)
-            layer.memory(WEIGHT, of_parameters, table, *[of_parameters] * more)
+            layer.memory(WEIGHT, of_parameters, table, *[of_parameters] * more, name="embedding")
         if not again:
-            layer.parameters.append((rows * width, mark))
+            layer.hold(rows * width, mark, "embedding")
     layer.memory(FORWARD, x, *(read for _, read, *_ in tables))
     if positions is not None:
-        layer.memory(WEIGHT, row, x)
+        layer.memory(WEIGHT, row, x, name="embedding")
     layer.sums_forward.append(x)
     return x
 
@@ -281,7 +306,7 @@ def relative_bias(layer: Layer, c: T5Config) -> None:
     layer.memory(FORWARD, bias, bias)
     layer.memory(WEIGHT, bias, bias)
     layer.memory(WEIGHT, bias, bias, bias)
-    layer.parameters.append((c.buckets * c.heads, TENSOR))
+    layer.hold(c.buckets * c.heads, TENSOR)
 
 
 def classified(layer: Layer, x: Value, classes: int, mark: Mark = TENSOR, *, tied: bool, capped: bool = False) -> Value:
@@ -292,7 +317,7 @@ def classified(layer: Layer, x: Value, classes: int, mark: Mark = TENSOR, *, tie
         tied: whether the matrix is that of the embedding, which has the parameters.
         capped: whether logits have a limit.
     """
-    logits = layer.dense(x, classes, mark, owned=not tied)
+    logits = layer.dense(x, classes, mark, owned=not tied, name="logits")
     numbers = layer.value(1, item_bytes=FLOAT32)
     layer.memory(FORWARD, logits, numbers, *[logits] * (layer.item_bytes == FLOAT32))
     if capped:

@@ -11,10 +11,11 @@ from dataclasses import fields
 from typing import Any
 
 from automap_models.core.strategy import PRECISIONS, RECOMPUTE, ZERO_STAGES
-from automap_models.core.units import BYTES
+from automap_models.core.tuning import OPTIMIZERS, STATES
+from automap_models.core.units import BYTES, TOKENS
 from automap_models.export.targets import PLANNED_FOR
 from automap_models.planners.options import ExploreOptions
-from automap_models.requests import FIELDS
+from automap_models.requests import FIELDS, TRAINING, TRAINING_RUN
 
 from .parsing import add_options, at_least, positive
 
@@ -39,27 +40,53 @@ STRATEGY = """
     --reserve [RANK=]SIZE
         memory of each device that is left free (default 8 %% of it, 0 is none), or of those of a rank of the pipeline,
         which counts from the last one on below 0: '4 GB', '0=6 GB', '-1=2 GB'; may be repeated
+"""
+"""Options: fields of a strategy, how it is run, and what is left free."""
+TRAINED = """
+    --optimizer        of what is trained (default adamw)
+    --states           what its moments are in; with bf16, 16-bit weights have no fp32 copy either (default fp32)
+    --freeze PATTERN   layers, or matrices of layers, that are not trained: embedding, 'block_?', 'block_*/q'; may be
+        repeated
+    --lora RANK        adapters beside the frozen matrices of all blocks, or of some: 16, 16:q,v
+    --quantize         frozen matrices of blocks in 4 bits, as QLoRA has them
+"""
+"""Options: what is trained, and by which optimiser."""
+RUN = """
+    --tokens N    say in how many days, and hours of all devices, the model is trained on so many: 1T, 300B, 15e9
+    --gpu-hour X  what a device costs an hour, in any currency, for what that costs
+"""
+"""Options: what a whole training takes."""
+SEARCHING = """
     --devices N..N       search on clusters of the same nodes with so many devices, doubling from the first to the last
     --price              search nothing: price the strategy; fields that are not given have the values shown here
 """
 
 
+UNLESS = {"default": None, "action": "store_true"}
+"""Of a switch that says nothing where it is not given."""
+
+
 def add_strategy(group: argparse._ArgumentGroup) -> None:
-    """--tp, --pp, … --price: what is fixed of a strategy."""
-    unless = {"default": None, "action": "store_true"}
+    """--tp, --pp, … --price: what is fixed of a strategy, and whether the rest is searched."""
+    add_fields(group)
+    add_options(group, SEARCHING, devices={"type": _sizes}, price=UNLESS)
+
+
+def add_fields(group: argparse._ArgumentGroup) -> None:
+    """--tp, --pp, … --reserve: what is fixed of a strategy."""
     add_options(
         group,
         STRATEGY,
         recompute={"choices": RECOMPUTE},
         zero={"type": int, "choices": ZERO_STAGES},
-        sequence_parallel=unless,
+        sequence_parallel=UNLESS,
         precision={"choices": PRECISIONS},
         layers={"type": _numbers},
-        no_flash=unless,
+        no_flash=UNLESS,
         reserve={"type": _reserve},
-        devices={"type": _sizes},
-        price=unless,
     )
+    add_options(group, TRAINED, optimizer={"choices": OPTIMIZERS}, states={"choices": STATES}, quantize=UNLESS)
+    add_options(group, RUN, tokens={"type": positive(TOKENS)})
 
 
 def _reserve(text: str) -> tuple[int | None, float]:
@@ -84,7 +111,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
     """All options of plans by name, as `plan_request` takes them."""
     names = [option.name for option in fields(ExploreOptions)]
-    options = {name: getattr(namespace, name) for name in (*names, *FIELDS, "devices")}
+    options = {name: getattr(namespace, name, None) for name in (*names, *FIELDS, *TRAINING, *TRAINING_RUN, "devices")}
     options["reserve"] = None if namespace.reserve is None else dict(namespace.reserve)
     options["runtime"] = namespace.runtime
     if namespace.no_flash:

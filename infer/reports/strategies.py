@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
-from typing import TYPE_CHECKING
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
 
 from automap_models.core.cluster import upper_bytes
-from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
+from automap_models.core.estimate import DeviceMemory, Estimate, TrainingRun, strategy_in_words
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.core.units import counted, percent, seconds, size, span
@@ -18,7 +18,7 @@ from automap_models.export.targets import training_limits
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners.strategies.compare import NO_FRAMEWORK, Alternative
 from automap_models.planners.strategies.problem import StrategyProblem
-from automap_models.requests import PlanRequest
+from automap_models.requests import PlanRequest, StrategyRequest
 from automap_models.requests.strategies import StrategyResult, command_line, frameworks_of, gap, searched_document
 from automap_models.workloads.source import notes_of
 
@@ -34,17 +34,17 @@ def report(request: PlanRequest, answer: StrategyResult | Estimate) -> Report:
     """The price of a strategy; or the best one, and what its choices buy."""
     notes = notes_of(request.source, traced=False)
     if isinstance(answer, Estimate):
-        show = partial(print_estimate, answer, _title(request, answer))
-        return Report(show, partial(estimate_document, answer), warnings=notes)
+        show = partial(print_estimate, answer, title_of(request, answer), further=run_facts(request, answer))
+        return Report(show, lambda: estimate_document(answer) | run_document(request, answer), warnings=notes)
     return Report(
-        partial(print_searched, answer, _title(request, answer.cost)),
-        partial(searched_document, answer),
+        partial(print_searched, answer, title_of(request, answer.cost), run_facts(request, answer.cost)),
+        lambda: searched_document(answer) | run_document(request, answer.cost),
         draw=answer.plot,
         warnings=notes,
     )
 
 
-def _title(request: PlanRequest, estimate: Estimate) -> str:
+def title_of(request: PlanRequest, estimate: Estimate) -> str:
     """`gpt2 on 8xa100: 1 node of 8 devices …; by the clock of a100, 512 samples of 1,024 tokens a step`."""
     shape, samples = estimate.facts.shape, counted(estimate.strategy.global_batch, "sample")
     tokens = "" if shape is None else f" of {shape.sequence:,} tokens"
@@ -54,9 +54,33 @@ def _title(request: PlanRequest, estimate: Estimate) -> str:
     return f"{where}, {samples}{tokens} a step{usual}"
 
 
-def print_searched(searched: StrategyResult, title: str) -> None:
-    """Print the best strategy for people; `title` are the first lines."""
+def _training_run(request: PlanRequest, estimate: Estimate) -> TrainingRun | None:
+    """What training on the tokens takes that are asked for; None where nobody asks."""
+    if not isinstance(request, StrategyRequest) or request.tokens is None:
+        return None
+    return estimate.training_run(request.tokens, request.gpu_hour)
+
+
+def run_facts(request: PlanRequest, estimate: Estimate) -> list[tuple[str, str]]:
+    """Label and sentence for it."""
+    run = _training_run(request, estimate)
+    if run is None:
+        return []
+    cost = "" if run.cost is None else f", {run.cost:,.0f} at {run.cost / run.device_hours:g} an hour"
+    took = f"{run.days:,.3g} days, {run.device_hours:,.0f} hours of a device{cost}"
+    return [("training run", f"{run.tokens:,.4g} tokens take {took}")]
+
+
+def run_document(request: PlanRequest, estimate: Estimate) -> dict[str, Any]:
+    """The same as plain JSON types, under a key of its own."""
+    run = _training_run(request, estimate)
+    return {} if run is None else {"training_run": run._asdict()}
+
+
+def print_searched(searched: StrategyResult, title: str, further: Sequence[tuple[str, str]] = ()) -> None:
+    """Print the best strategy for people; `title` are the first lines, `further` labels and sentences."""
     compared = searched.compared
+    about = (lines(searched) for lines in (_order, _limits, _shorter, _stages, _proof))
     print_estimate(
         searched.cost,
         title,
@@ -65,7 +89,7 @@ def print_searched(searched: StrategyResult, title: str) -> None:
         [choices_table(searched)] if compared.choices else [],
         [less_memory_table(compared.memory)] if len(compared.memory) > 1 else [],
         [sizes_table(searched.sizes)] if searched.sizes else [],
-        further=[*_order(searched), *_limits(searched), *_shorter(searched), *_stages(searched), *_proof(searched)],
+        further=chain(further, *about),
         below=list(_next(searched)),
     )
 
@@ -221,7 +245,7 @@ def sizes_table(results: Sequence[Result[StrategyProblem, Strategy]]) -> Table:
         columns["step"],
         Column(
             "samples/s" if results[0].problem.work.facts.shape is None else "tokens/s a device",
-            [_throughput(result.cost) if result.cost else "" for result in results],
+            [throughput(result.cost) if result.cost else "" for result in results],
         ),
         columns["fullest device"],
     )
@@ -295,7 +319,7 @@ def memory_table(estimate: Estimate) -> Table:
     return Table((rank, *columns, total), (rank, state, *others, total))
 
 
-def _throughput(estimate: Estimate) -> str:
+def throughput(estimate: Estimate) -> str:
     """Tokens on a device, or samples of a model that has no tokens."""
     if estimate.facts.shape is None:
         return f"{estimate.strategy.global_batch / estimate.step_s:,.3g}"
@@ -330,10 +354,12 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
     yield "step time", seconds(estimate.step_s)
     if estimate.facts.shape is None:
-        yield "throughput", f"{_throughput(estimate)} samples/s"
+        yield "throughput", f"{throughput(estimate)} samples/s"
     else:
-        yield "throughput", f"{_throughput(estimate)} tokens/s on a device"
+        yield "throughput", f"{throughput(estimate)} tokens/s on a device"
         yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
+    if not estimate.facts.training.is_full:
+        yield "trains", str(estimate.facts.training)
     if (error := clock_error(estimate)) is not None:
         yield "clock", error
     nbytes, limit, rank = estimate.fullest

@@ -6,6 +6,7 @@ import pytest
 
 from automap_models.core.estimate import DeviceMemory
 from automap_models.core.strategy import Strategy, TransformerShape
+from automap_models.core.tuning import FULL
 from automap_models.cost.runtime import Runtime
 from automap_models.cost.strategy import device_memory
 from automap_models.errors import BadInput
@@ -59,7 +60,8 @@ def _memory(
     for rank, count in zip(strategy.build_schedule().rank_of, parameters, strict=True):
         of_ranks[rank] = (of_ranks[rank][0] + count, 0.0)
     kept, zeros = saved if kept is None else kept, [0.0] * strategy.pp
-    return device_memory(strategy, of_ranks, zeros, saved, kept, [gathered] * strategy.pp, zeros, gradient_bytes)
+    frozen, trained = [(0.0, 0.0)] * strategy.pp, FULL.parameter_bytes(strategy.precision, gradient_bytes)
+    return device_memory(strategy, of_ranks, frozen, saved, kept, [gathered] * strategy.pp, zeros, trained)
 
 
 def _layer_bytes(shape: TransformerShape, strategy: Strategy, sequence_parallel: bool, selective: bool) -> float:

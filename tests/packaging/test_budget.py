@@ -22,36 +22,36 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (931, 8),
-    "core": (7_392, 35),
-    "cost": (3_694, 19),
+    "automap_models": (968, 8),
+    "core": (7_673, 36),
+    "cost": (3_697, 19),
     "envs": (1_600, 12),
-    "export": (1_993, 14),
-    "formats": (5_243, 21),
+    "export": (1_994, 14),
+    "formats": (5_248, 21),
     "hlo": (6_936, 36),
-    "planners": (852, 6),
+    "planners": (850, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_325, 17),
     "planners/portfolio": (2_938, 15),
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
     "planners/staged": (3_527, 19),
-    "planners/strategies": (2_957, 15),
+    "planners/strategies": (2_933, 14),
     "plots": (1_258, 9),
-    "requests": (1_772, 11),
+    "requests": (1_951, 12),
     "rl": (1_068, 9),
     "run": (4_705, 24),
     "simulate": (1_727, 10),
     "torch_export": (3_110, 14),
-    "workloads": (4_466, 25),
+    "workloads": (4_830, 27),
     "zoo": (1, 1),
-    "infer": (4_888, 27),
+    "infer": (5_134, 29),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (4_189, 25),
+    "benchmarks": (4_313, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 69_446, "files": 380, "compiled": 80, "numbers": 237}
+TOTALS = {"lines": 70_536, "files": 385, "compiled": 80, "numbers": 241}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -20,7 +20,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.result import TIE
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
-from automap_models.cost.strategy import gathered_bytes, laid_out
+from automap_models.cost.strategy import laid_out
 from automap_models.planners import effort
 from automap_models.planners.strategies.chain_bounds import passes_laid_out
 from automap_models.planners.strategies.fitting import shortest_choices
@@ -155,7 +155,8 @@ class Completions:
         inner = self.problem.within is not None and self.problem.within.cuts == "inner blocks"
         if inner or stage not in (0, self.strategy.stages - 1):
             return 1
-        return int(not self.costs.of_groups[0].of_layers.parameters[self.order[0 if stage == 0 else -1]].any())
+        costs, layer = self.costs.of_groups[0].of_layers, self.order[0 if stage == 0 else -1]
+        return int(not costs.parameters[layer].any() and not costs.frozen_bytes[layer].any())
 
     def best(self, layers: tuple[int, ...]) -> Completion | None:
         """The strategy with these cuts whose ranks recompute as little as their memory asks for; None if none fits."""
@@ -306,8 +307,9 @@ class Completions:
         """What ZeRO-3 holds gathered on a rank whose virtual stages have these layers, beyond the least that it may."""
         if self.strategy.zero < 3:
             return 0.0
-        parameters = self.costs.of_groups[0].gathered_parameters([layers.tolist() for layers in of_stages])
-        return gathered_bytes(self.strategy, parameters) - float(self.costs.ranks.gathered_bytes[rank])
+        costing = self.costs.of_groups[0]
+        parameters = costing.gathered_parameters([layers.tolist() for layers in of_stages])
+        return costing.weight_bytes * parameters - float(self.costs.ranks.gathered_bytes[rank])
 
 
 def priced(pricing: StrategyPricing, strategy: Strategy, reserve: FloatArray) -> Completion | None:

@@ -159,9 +159,9 @@ def require_framework(problem: StrategyProblem, within: Limits) -> None:
         objection = within.field_objection(name, value, problem.work.facts)
         if objection is not None:
             raise BadInput(objection.what, where=f"`{name}`", do=f"{objection.do}, or leave `{WITHIN}` out")
-    objection = within.precision_objection(problem.precision)
-    if objection is not None:
-        raise BadInput(objection.what, where=f"`{WITHIN}`", do="leave it out")
+    for objection in (within.precision_objection(problem.precision), within.training_objection(problem.work.facts)):
+        if objection is not None:
+            raise BadInput(objection.what, where=f"`{WITHIN}`", do="leave it out")
     series = dict.fromkeys(problem.work.layers[layer].name for layer in problem.work.order[1:-1])
     if within.one_series and len(series) > 1:
         what = f"{within.name} takes blocks of one series, and {problem.work.shape.name} has {' and '.join(series)}"

@@ -1,10 +1,12 @@
-"""What would make a strategy fit where none does: the least change, tried, and found to fit."""
+"""What would make a strategy fit where none does: changes, each tried, and found to fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
 
 from automap_models.core.estimate import Estimate
 from automap_models.core.strategy import RECOMPUTE
@@ -16,8 +18,17 @@ from automap_models.planners.strategies.grid import Grid, Subspace
 from automap_models.planners.strategies.planner import StrategiesPlanner, any_subspace
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 
-QUICK = StrategiesConfig(gap=0.02, budget_s=3.0)
+Change = tuple[str, StrategyProblem]
+"""In words, and the problem as it is then."""
+QUICK = StrategiesConfig(gap=0.3, guesses=10, refined=1, rounds=1, trials=6, budget_s=2.0)
 """Of searches that are to find out whether anything fits."""
+
+
+class Remedy(NamedTuple):
+    """A change with which something fits, in words, and the best strategy found then."""
+
+    change: str
+    cost: Estimate
 
 
 def what_would_fit(
@@ -28,30 +39,45 @@ def what_would_fit(
     Changes come in the order of what they ask for: less in reserve, one field left open, all of them, fewer samples,
     more devices. Of samples it is the largest part of them that fits, of devices the smallest number of nodes.
     """
-    changes = ((change, _fitting(changed, change, watch, deadline)) for change, changed in _changes(problem))
-    change, best = next(filter(lambda entry: entry[1] is not None, changes), ("", None))
-    if best is None:
-        change, best = _more_devices(problem, watch, deadline)
+    problem = replace(problem, shared=problem.costs)
+    changes = chain(without_reserve(problem), open_fields(problem), _fewer_samples(problem))
+    remedy = next(remedies(changes, watch, deadline), None) or more_devices(problem, watch, deadline)
     what = reason.what + _fullest(problem)
-    if best is None:
+    if remedy is None:
         return Infeasible(what, where=reason.where, do=reason.do)
-    return Infeasible(what, where=reason.where, do=f"{change}: the best strategy found then takes {best.step_s:.4g} s")
+    do = f"{remedy.change}: the best strategy found then takes {remedy.cost.step_s:.4g} s"
+    return Infeasible(what, where=reason.where, do=do)
 
 
-def _fitting(problem: StrategyProblem, change: str, watch: Watch, deadline: Deadline) -> Estimate | None:
-    """The price of the best strategy found; None where nothing fits."""
-    watch(Progress(f"trying {change}"))
-    try:
-        best: Estimate | None = StrategiesPlanner(QUICK).solve(problem, deadline=deadline).cost
-    except BadInput:
-        return None
-    return best
+def remedies(changes: Iterable[Change], watch: Watch = SILENT, deadline: Deadline = NEVER) -> Iterator[Remedy]:
+    """Those of some changes with which something fits."""
+    for change, changed in changes:
+        watch(Progress(f"trying {change}"))
+        with suppress(BadInput):
+            cost: Estimate | None = StrategiesPlanner(QUICK).solve(changed, deadline=deadline).cost
+            if cost is not None:
+                yield Remedy(change, cost)
 
 
-def _changes(problem: StrategyProblem) -> Iterator[tuple[str, StrategyProblem]]:
-    free = replace(problem, reserve_bytes=0.0, rank_reserve_bytes={})
+def first_remedy(changes: Sequence[Change], watch: Watch = SILENT, deadline: Deadline = NEVER) -> Remedy | None:
+    """The first of some changes with which something fits, where it does with all later ones, too: by bisection."""
+    low, high = -1, len(changes) - 1
+    fitting = next(remedies(changes[-1:], watch, deadline), None)
+    while fitting is not None and high - low > 1:
+        middle = (low + high) // 2
+        trial = next(remedies([changes[middle]], watch, deadline), None)
+        low, high, fitting = (low, middle, trial) if trial is not None else (middle, high, fitting)
+    return fitting
+
+
+def without_reserve(problem: StrategyProblem) -> Iterator[Change]:
+    """The change of all that is left free, where something is."""
     if problem.reserve_bytes or problem.rank_reserve_bytes:
-        yield "reserve nothing", free
+        yield "reserve nothing", replace(problem, reserve_bytes=0.0, rank_reserve_bytes={})
+
+
+def open_fields(problem: StrategyProblem) -> Iterator[Change]:
+    """Changes of nothing but what is asked of the strategy."""
     for name in problem.fixed:
         if name != "precision":
             others = {key: value for key, value in problem.fixed.items() if key != name}
@@ -61,13 +87,16 @@ def _changes(problem: StrategyProblem) -> Iterator[tuple[str, StrategyProblem]]:
     if len(problem.fixed) > 1:
         precision = {name: value for name, value in problem.fixed.items() if name == "precision"}
         yield "leave all fields open", replace(problem, fixed=precision)
+
+
+def _fewer_samples(problem: StrategyProblem) -> Iterator[Change]:
     samples = problem.global_batch
     while samples % 2 == 0:
         samples //= 2
         yield f"train {counted(samples, 'sample')} a step", replace(problem, global_batch=samples)
 
 
-def _more_devices(problem: StrategyProblem, watch: Watch, deadline: Deadline) -> tuple[str, Estimate | None]:
+def more_devices(problem: StrategyProblem, watch: Watch, deadline: Deadline) -> Remedy | None:
     """The least number of nodes that fits, up to 32 times as many: more and more until something does, then between by
     bisection.
 
@@ -79,22 +108,13 @@ def _more_devices(problem: StrategyProblem, watch: Watch, deadline: Deadline) ->
     def larger(nodes: int) -> StrategyProblem:
         return replace(problem, cluster=replace(cluster, nodes=nodes))
 
-    def with_nodes(nodes: int) -> tuple[str, Estimate | None]:
-        change = f"give {larger(nodes).cluster.devices} devices"
-        return change, _fitting(larger(nodes), change, watch, deadline)
-
-    nodes, sizes = cluster.nodes, list[int]()
-    fitting: tuple[str, Estimate | None] = ("", None)
-    while fitting[1] is None and nodes < 32 * cluster.nodes and not cluster.groups:
-        offered = (size for size in range(nodes + 1, 2 * nodes + 1) if _offered(larger(size).cluster.devices))
-        sizes = [size for size in offered if any_subspace(larger(size))]
-        fitting, nodes = with_nodes(sizes[-1]) if sizes else fitting, 2 * nodes
-    low, high = -1, len(sizes) - 1
-    while fitting[1] is not None and high - low > 1:
-        middle = (low + high) // 2
-        trial = with_nodes(sizes[middle])
-        low, high, fitting = (low, middle, trial) if trial[1] is not None else (middle, high, fitting)
-    return fitting
+    nodes, remedy = cluster.nodes, None
+    while remedy is None and nodes < 32 * cluster.nodes and not cluster.groups:
+        problems = (larger(size) for size in range(nodes + 1, 2 * nodes + 1))
+        offered = ((changed.cluster.devices, changed) for changed in problems if _offered(changed.cluster.devices))
+        changes = [(f"give {devices} devices", changed) for devices, changed in offered if any_subspace(changed)]
+        remedy, nodes = first_remedy(changes, watch, deadline), 2 * nodes
+    return remedy
 
 
 def _offered(devices: int) -> bool:
@@ -102,23 +122,29 @@ def _offered(devices: int) -> bool:
     return devices % 8 == 0 or devices & (devices - 1) == 0
 
 
-def _fullest(problem: StrategyProblem, trials: int = 64) -> str:
-    """What fills a device of the emptiest of some strategies that hold little."""
+def emptiest(problem: StrategyProblem, trials: int = 64) -> Estimate | None:
+    """The emptiest of some strategies that hold little; None where none has equal stages."""
     grid, pricing = Grid(problem), problem.costs.pricing
     most = max(map(max, problem.recompute_sets))
     fields = {} if "recompute" in problem.fixed else {"recompute": RECOMPUTE[most]}
     degree_sets = (entry for entry in grid.degree_sets() if grid.schedules(entry))
-    emptiest: Estimate | None = None
+    least: Estimate | None = None
     for degrees in sorted(degree_sets, key=lambda entry: (entry.micro_batch, -entry.tp * entry.cp, entry.pp))[:trials]:
         subspace = Subspace(degrees, grid.zeros(degrees)[-1], grid.schedules(degrees)[0])
         with suppress(BadInput):  # of equal stages, which not all numbers of layers have
             trial = pricing.estimate(grid.strategy(subspace, **fields))
-            if emptiest is None or trial.peak_memory < emptiest.peak_memory:
-                emptiest = trial
-    if emptiest is None:
+            if least is None or trial.peak_memory < least.peak_memory:
+                least = trial
+    return least
+
+
+def _fullest(problem: StrategyProblem) -> str:
+    """What fills a device of the emptiest strategy."""
+    least = emptiest(problem)
+    if least is None:
         return ""
-    strategy, (total, _, rank) = emptiest.strategy, emptiest.fullest
-    parts = emptiest.memory[rank]._asdict()
+    strategy, (total, _, rank) = least.strategy, least.fullest
+    parts, pricing = least.memory[rank]._asdict(), problem.costs.pricing
     first, second = sorted(parts, key=lambda name: -parts[name])[:2]
     what = f": one of the emptiest needs {size(total)}, {size(parts[first])} of it {first}"
     costing = pricing.stages(strategy)[0]

@@ -19,7 +19,7 @@ from automap_models.core.framework import Degrees
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.strategy import Strategy
 from automap_models.cost.stage_costs import SENDING_ALONE, StageCosting
-from automap_models.cost.strategy import frozen_share, gathered_bytes, state_bytes
+from automap_models.cost.strategy import frozen_shares, state_bytes
 from automap_models.planners import effort
 from automap_models.planners.strategies.grid import Grid, Subspace
 from automap_models.planners.strategies.problem import SharedCosts
@@ -99,8 +99,8 @@ class RankCosts:
         """[k] bytes of a layer's training state, and of what it holds and does not train."""
         costing = self.of_groups[0]
         others, of_experts = costing.of_layers.parameters.T
-        parts = state_bytes(self.strategy, others, of_experts, costing.runtime.gradient_bytes)
-        return np.asarray(np.sum(parts, axis=0) + frozen_share(self.strategy) * costing.of_layers.frozen_bytes)
+        parts = state_bytes(self.strategy, others, of_experts, costing.trained_bytes)
+        return np.asarray(np.sum(parts, axis=0) + costing.of_layers.frozen_bytes @ frozen_shares(self.strategy))
 
     @cached_property
     def room(self) -> FloatArray:
@@ -111,8 +111,9 @@ class RankCosts:
     @cached_property
     def gathered_bytes(self) -> FloatArray:
         """[S] that ZeRO-3 holds gathered on each rank at least."""
-        least = self.of_groups[0].least_gathered if self.strategy.zero == 3 else [0.0] * self.strategy.pp
-        return np.array([gathered_bytes(self.strategy, parameters) for parameters in least])
+        costing = self.of_groups[0]
+        least = costing.least_gathered if self.strategy.zero == 3 else [0.0] * self.strategy.pp
+        return costing.weight_bytes * np.array(least)
 
     @cached_property
     def gradients(self) -> FloatArray:
@@ -204,7 +205,7 @@ class SubspaceCosts:
         self.rank_of: IntArray = np.array(costing.rank_of)
         tied = costing.tied if costing.tied_apart else 0.0
         self.room = ranks.room - reserve
-        tied_state = sum(state_bytes(strategy, tied, 0.0, costing.runtime.gradient_bytes))
+        tied_state = sum(state_bytes(strategy, tied, 0.0, costing.trained_bytes))
         self.room[self.rank_of[-1]] -= costing.logits_bytes + tied_state
         self.tied_s = max(k.tied_s for k in self.of_groups)
         stages, boundary = strategy.stages, ranks.boundary

@@ -1,0 +1,191 @@
+"""What of a model is trained, and by which optimiser: what full training and fine-tuning differ in.
+
+    --freeze embedding --freeze 'block_?'     layers, or matrices of layers, that are not trained
+    --lora 16:q,v                             adapters beside matrices (2106.09685): y = x W + (x A) B, with W frozen
+    --quantize                                frozen matrices of blocks in 4 bits (QLoRA, 2305.14314)
+    --optimizer lion --states bf16            what is kept for every parameter that is trained
+
+A layer is called by its place, `embedding`, `block_0` … or `head`; a matrix in it by `block_0/q` (MATRICES). What is
+frozen has no gradient, no optimiser's state and no products of gradients of weights, and saves no inputs of theirs;
+layers before the first one that trains have no backward pass.
+
+    optimiser      moments, bytes a parameter, in fp32
+    adamw          8
+    adamw-8bit     2 + 8 / 256, a number of fp32 for each block of 256 of both moments (2110.02861)
+    lion, sgd      4, of sgd with momentum
+    muon           4, and no second moment of embeddings; its products are left out, about 1 % of a step
+    adafactor      0: a row and a column of each matrix (1804.04235)
+
+With states in bf16 moments of more than a byte are halved, and 16-bit weights have no fp32 copy: these are trained
+themselves, as torchtune does. Else that copy, 4 bytes, stands beside the moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal, NamedTuple, get_args
+
+from automap_models.errors import BadInput
+
+Optimizer = Literal["adamw", "adamw-8bit", "adafactor", "sgd", "muon", "lion"]
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+States = Literal["fp32", "bf16"]
+STATES: tuple[States, ...] = get_args(States)
+MOMENT_BYTES = {"adamw": 8.0, "adamw-8bit": 2.03125, "adafactor": 0.0, "sgd": 4.0, "muon": 4.0, "lion": 4.0}
+"""Of a parameter, in fp32."""
+QUANTIZED_BYTES = 0.5 + 0.127 / 8
+"""Of a parameter in NF4 with a scale for each block of 64, itself in 8 bits (2305.14314, section 3)."""
+ADAPTER = "adapter"
+MATRICES = (*("q", "k", "v", "o", "gate", "up", "down", "router", "logits", "embedding", "norm", "bias"), "other")
+"""What names of matrices and vectors in a layer there are; `other` are those of latents and recurrences."""
+
+
+class LayerTraining(NamedTuple):
+    """What of one layer is trained.
+
+    Attributes:
+        frozen: patterns of its MATRICES that are not.
+        rank: of adapters; 0 is none.
+        targets: patterns of the matrices that have one.
+        quantized: whether frozen matrices are in 4 bits.
+        backward: whether gradients go through it: it, or a layer before it, is trained.
+    """
+
+    frozen: tuple[str, ...] = ()
+    rank: int = 0
+    targets: tuple[str, ...] = ()
+    quantized: bool = False
+    backward: bool = True
+
+    def trains(self, name: str) -> bool:
+        """Whether a matrix is trained."""
+        return name == ADAPTER or not any(fnmatchcase(name, pattern) for pattern in self.frozen)
+
+    def adapts(self, name: str) -> bool:
+        """Whether a matrix has an adapter."""
+        return self.rank > 0 and name != ADAPTER and any(fnmatchcase(name, pattern) for pattern in self.targets)
+
+
+ALL = LayerTraining()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What of a model is trained, and by which optimiser; see this module.
+
+    Attributes:
+        optimizer: one of OPTIMIZERS.
+        states: what its moments are in.
+        freeze: patterns of layers, or of matrices of layers, that are not trained.
+        rank: of adapters beside frozen matrices of all blocks; 0 is none.
+        targets: patterns of the matrices that have one.
+        quantize: whether the frozen matrices of blocks are in 4 bits.
+
+    Raises:
+        BadInput: a name or a pattern that nothing has, or fields that contradict one another.
+    """
+
+    optimizer: Optimizer = "adamw"
+    states: States = "fp32"
+    freeze: tuple[str, ...] = ()
+    rank: int = 0
+    targets: tuple[str, ...] = ("*",)
+    quantize: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, values in (("optimizer", self.optimizer, OPTIMIZERS), ("states", self.states, STATES)):
+            if value not in values:
+                raise BadInput(f"{value!r} is none", where=f"`{name}`", do=f"choose from {', '.join(values)}")
+        if self.quantize and not self.rank:
+            raise BadInput("trains nothing without adapters", where="`quantize`", do="give `lora`, too")
+        if self.rank and self.freeze:
+            raise BadInput("all but the adapters is frozen with `lora`", where="`freeze`", do="leave it out")
+        for pattern in self.targets:
+            _require_matrix(pattern, "`lora`")
+
+    @classmethod
+    def of_options(cls, lora: str | int | None = None, freeze: Sequence[str] = (), **others: object) -> Training:
+        """From options: `lora` is the rank, or rank and targets as in "16:q,v".
+
+        Raises:
+            BadInput: see the class.
+        """
+        rank, _, targets = str(lora or 0).partition(":")
+        if not (rank.isascii() and rank.isdigit()) or (lora is not None and int(rank) < 1):
+            do = "give a rank, or a rank and matrices, such as 16:q,v"
+            raise BadInput(f"{lora!r} is no rank", where="`lora`", do=do)
+        several = (freeze,) if isinstance(freeze, str) else tuple(freeze)
+        return cls(rank=int(rank), targets=tuple(targets.split(",")) if targets else ("*",), freeze=several, **others)  # type: ignore[arg-type]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all is trained by AdamW in fp32, as frameworks do unless they are told otherwise."""
+        return self == FULL
+
+    def layers(self, blocks: int, tied: bool) -> list[LayerTraining]:
+        """[L+2] of the embedding, the blocks and the head.
+
+        Raises:
+            BadInput: a pattern matches nothing, nothing is left to train, or a tied embedding is frozen at one end.
+        """
+        places = ["embedding", *(f"block_{i}" for i in range(blocks)), "head"]
+        for pattern in self.freeze:
+            place, _, name = pattern.partition("/")
+            if not any(fnmatchcase(one, place) for one in places):
+                do = f"give embedding, block_0 to block_{blocks - 1}, head, or a pattern of them"
+                raise BadInput(f"no layer is called {place!r}", where="`freeze`", do=do)
+            _require_matrix(name or "*", "`freeze`")
+        layers = list[LayerTraining]()
+        backward = False
+        for place in places:
+            rank = self.rank if place.startswith("block_") else 0
+            frozen = ("*",) if self.rank else self._frozen(place)
+            backward = backward or rank > 0 or "*" not in frozen
+            layers.append(
+                LayerTraining(frozen, rank, self.targets if rank else (), self.quantize and rank > 0, backward)
+            )
+        if not backward:
+            raise BadInput("nothing is left to train", where="`freeze`", do="leave a layer out")
+        if tied and layers[0].trains("embedding") != layers[-1].trains("logits"):
+            what = "the word embedding is the output matrix, too, and frozen as one of the two"
+            raise BadInput(what, where="`freeze`", do="freeze both embedding and head/logits")
+        return layers
+
+    def _frozen(self, place: str) -> tuple[str, ...]:
+        """Patterns of matrices of a layer."""
+        parts = (pattern.partition("/") for pattern in self.freeze)
+        return tuple(name or "*" for scope, _, name in parts if fnmatchcase(place, scope))
+
+    def parameter_bytes(self, precision: str, gradient_bytes: int = 4) -> tuple[float, float, float]:
+        """Bytes of the weight, the gradient and the optimiser's state of a parameter that is trained, undivided.
+
+        Args:
+            precision: of weights and activations.
+            gradient_bytes: of a gradient beside 16-bit weights, see `Runtime`; those in 2 are added up in fp32, too.
+        """
+        moments, narrow = MOMENT_BYTES[self.optimizer], self.states == "bf16"
+        if narrow and self.optimizer != "adamw-8bit":
+            moments /= 2
+        if precision == "fp32":
+            return 4.0, 4.0, moments
+        if narrow:
+            return 2.0, 2.0, moments
+        return 2.0, float(gradient_bytes), moments + (8.0 if gradient_bytes == 2 else 4.0)
+
+    def __str__(self) -> str:
+        """`adapters of rank 16 beside q, v, adamw-8bit with states in bf16`; or what is frozen."""
+        targets = "all matrices of blocks" if self.targets == ("*",) else ", ".join(self.targets)
+        parts = [f"adapters of rank {self.rank} beside {targets}"] * (self.rank > 0)
+        parts += ["frozen matrices in 4 bits"] * self.quantize
+        parts += [f"{', '.join(self.freeze)} frozen"] * bool(self.freeze)
+        return ", ".join([*parts, f"{self.optimizer} with states in {self.states}"])
+
+
+def _require_matrix(pattern: str, where: str) -> None:
+    if not any(fnmatchcase(name, pattern) for name in MATRICES):
+        raise BadInput(f"no matrix is called {pattern!r}", where=where, do=f"choose from {', '.join(MATRICES)}")
+
+
+FULL = Training()

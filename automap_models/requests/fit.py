@@ -1,0 +1,115 @@
+"""Whether a model fits a cluster, by which strategy, and what would fit where none does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from automap_models.core.cluster import MemoryVerdict
+from automap_models.core.estimate import Estimate
+from automap_models.core.model_work import ModelWork
+from automap_models.core.result import Result
+from automap_models.core.strategy import Strategy
+from automap_models.core.tuning import Training
+from automap_models.export.targets import training_limits
+from automap_models.planners import effort
+from automap_models.planners.base import Deadline, Watch
+from automap_models.planners.strategies.compare import Comparisons
+from automap_models.planners.strategies.planner import StrategiesPlanner
+from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.remedies import (
+    QUICK,
+    Change,
+    Remedy,
+    emptiest,
+    first_remedy,
+    more_devices,
+    open_fields,
+    remedies,
+    without_reserve,
+)
+from automap_models.requests import FitRequest
+from automap_models.requests.strategies import strategy_problem
+
+LEAST_TOKENS = 256
+"""Of a sample that is made shorter so that something fits."""
+REMEDIES_S = 4.0
+"""Counted seconds in which changes are tried."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FitResult(Result[StrategyProblem, Strategy]):
+    """The best strategy found that fits; or the changes with which something does.
+
+    Attributes:
+        emptiest: of some strategies that hold little, where none fits.
+        remedies: changes that were tried and fit, that which asks for least first.
+    """
+
+    emptiest: Estimate | None = None
+    remedies: tuple[Remedy, ...] = ()
+
+    @property
+    def verdict(self) -> MemoryVerdict:
+        """Of the best strategy: at risk where only the upper bound of what it holds is too much."""
+        return "does not fit" if self.plan is None else self.cost.verdict
+
+
+def solve(request: FitRequest, watch: Watch) -> FitResult:
+    """The best strategy found in a short search that leaves the reserve; else one that is at risk; else what would fit.
+
+    Raises:
+        BadInput: see StrategiesPlanner.
+    """
+    begun_s = time.perf_counter()
+    problem = strategy_problem(request, watch)
+    problem = replace(problem, shared=problem.costs)
+    result = StrategiesPlanner(QUICK).solve(problem, watch=watch)
+    if result.plan is None and not request.reserve:
+        result = StrategiesPlanner(QUICK).solve(replace(problem, reserve_bytes=0.0), watch=watch)
+    fields = vars(result)
+    if result.plan is None:
+        fields = {**fields, "emptiest": emptiest(problem), "remedies": tuple(_remedies(request, problem, watch))}
+    else:  # nearly as short, and simple
+        pool = Comparisons(result, QUICK, watch, frameworks=training_limits())
+        pool.choose()
+        fields = {**fields, "plan": pool.best, "cost": pool.estimate(pool.chosen)}
+    return FitResult(**{**fields, "taken_s": time.perf_counter() - begun_s})
+
+
+def _remedies(request: FitRequest, problem: StrategyProblem, watch: Watch) -> Iterator[Remedy]:
+    """Changes that fit, in the order of what they ask for: other fields of the strategy, fewer tokens, a smaller state
+    of the optimiser, adapters, more devices."""
+    deadline = Deadline(request.options.budget_s or REMEDIES_S, effort.counted_s)
+    yield from remedies(without_reserve(problem) if request.reserve else (), watch, deadline)
+    yield from remedies(open_fields(problem), watch, deadline)
+    if (remedy := first_remedy(list(_fewer_tokens(request, problem, watch)), watch, deadline)) is not None:
+        yield remedy
+    yield from remedies(_less_training(request, problem, watch), watch, deadline)
+    if (remedy := more_devices(problem, watch, deadline)) is not None:
+        yield remedy
+
+
+def _fewer_tokens(request: FitRequest, problem: StrategyProblem, watch: Watch) -> Iterator[Change]:
+    """Samples of half the tokens, and half of that again, as many tokens a step unless the samples are given."""
+    shape = problem.work.facts.shape
+    if shape is None or isinstance(request.source.model, ModelWork):
+        return
+    tokens = shape.sequence // 2
+    while tokens >= LEAST_TOKENS:
+        shorter = replace(request, source=replace(request.source, sequence=tokens))
+        yield f"take samples of {tokens:,} tokens", strategy_problem(shorter, watch)
+        tokens //= 2
+
+
+def _less_training(request: FitRequest, problem: StrategyProblem, watch: Watch) -> Iterator[Change]:
+    """A smaller state of the optimiser, and adapters, of a transformer that is trained as usual."""
+    if not request.training.is_full or problem.work.facts.shape is None or isinstance(request.source.model, ModelWork):
+        return
+    for change, training in (
+        ("train by `optimizer=adamw-8bit` with `states=bf16`", Training(optimizer="adamw-8bit", states="bf16")),
+        ("train adapters (`lora=16`)", Training(rank=16)),
+        ("train adapters (`lora=16`) beside 4 bits (`quantize`)", Training(rank=16, quantize=True)),
+    ):
+        yield change, strategy_problem(replace(request, training=training), watch)

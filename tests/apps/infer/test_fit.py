@@ -1,0 +1,172 @@
+"""automap-fit: the verdict is that of the price of a strategy, and what it says would fit does."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import automap_models as am
+from automap_models.errors import BadInput, Infeasible
+from automap_models.infer.app import export, plan
+from automap_models.infer.app import fit as main
+
+CONFIG = {
+    "model_type": "gpt2",
+    "n_embd": 512,
+    "n_layer": 8,
+    "n_head": 8,
+    "n_positions": 1024,
+    "vocab_size": 4096,
+    "torch_dtype": "bfloat16",
+}
+PARAMETERS = 8 * (12 * 512**2 + 13 * 512) + (4096 + 1024) * 512 + 2 * 512
+"""Of GPT-2, counted by hand: four matrices of attention and two of the perceptron a block, with biases and norms."""
+GIVEN = ("--gpus", "4xh100", "--global-batch", "16")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return str(tmp_path / "config.json")
+
+
+def answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    code = main([*arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_what_fits_has_a_strategy_and_its_memory_by_kind(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, answer = answered(capsys, model, *GIVEN, "--tp", "1", "--pp", "1", "--cp", "1", "--zero", "0")
+    assert (code, answer["verdict"], answer["remedies"], answer["emptiest"]) == (0, "fits", [], None)
+    assert answer["memory"]["weights"]["bytes"] == 2 * PARAMETERS
+    assert answer["memory"]["gradients"]["bytes"] == 4 * PARAMETERS
+    assert answer["memory"]["optimizer"]["bytes"] == 12 * PARAMETERS
+    assert sum(kind["bytes"] for kind in answer["memory"].values()) == pytest.approx(
+        answer["best"]["peak_memory_bytes"]
+    )
+    upper = sum(kind["upper_bytes"] for kind in answer["memory"].values())
+    assert upper == pytest.approx(answer["best"]["memory_upper_bytes"])
+
+
+def test_the_verdict_is_that_of_all_strategies_priced_one_by_one(model: str) -> None:
+    """With degrees and micro-batch given the verdict is `fits` where a price is, for any memory."""
+    fields = [
+        {"zero": zero, "recompute": recompute}
+        for zero, recompute in product((0, 1, 2, 3), ("none", "selective", "full"))
+    ]
+    given: dict[str, Any] = {"gpus": "4xh100", "dp": 4, "micro_batch": 4, "global_batch": 16}
+    least = min(am.price(model, **given, **some).peak_memory for some in fields)
+    for memory, verdict in ((least * 1.1, "fits"), (least * 1.02, "at risk"), (least * 0.98, "does not fit")):
+        answer = am.fit(model, **given, recompute_blocks=None, memory=memory)
+        assert answer.verdict == verdict, memory / least
+        assert (answer.plan is None) == (verdict == "does not fit")
+
+
+def test_what_would_fit_does(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With micro-batches of 8 nothing fits what one of 4 needs: less is named first, and more devices are of no use."""
+    given: dict[str, Any] = {"gpus": "4xh100", "recompute": "none", "tp": 1, "pp": 1, "cp": 1}
+    room = am.price(model, **given, global_batch=32, micro_batch=4, zero=3).peak_memory / 0.9
+    answer = am.fit(model, **given, global_batch=32, micro_batch=8, memory=room)
+    assert answer.verdict == "does not fit"
+    assert answer.emptiest is not None
+    assert answer.emptiest.verdict == "does not fit"
+    for change, cost in answer.remedies:
+        assert cost.peak_memory <= 0.92 * room, change
+    changes = [remedy.change for remedy in answer.remedies]
+    assert {"leave `micro_batch` open", "leave `recompute` open"} <= {*changes}
+    assert changes.index("take samples of 512 tokens") > changes.index("leave all fields open")
+    options = ("--micro-batch", "8", "--recompute", "none", "--tp", "1", "--pp", "1", "--cp", "1")
+    shared = ("--gpus", "4xh100", "--global-batch", "32", "--memory", str(room))
+    code, document = answered(capsys, model, *shared, *options)
+    assert (code, document["best"]) == (3, None)
+    named = [change["change"] for change in document["remedies"]]
+    assert "leave --micro-batch open" in named
+    assert main([model, *shared, *options[2:]]) == 0
+
+
+def test_it_says_so_in_words(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([model, *GIVEN]) == 0
+    text = capsys.readouterr().out
+    assert "\nfits: dp 4" in text
+    assert "tokens/s on a device" in text
+    assert main([model, *GIVEN, "--memory", "100 MB", "--budget", "0.1"]) == 3
+    text = capsys.readouterr().out
+    assert "does not fit: no strategy of 16 samples fits 100 MB" in text
+    assert "least change" in text
+
+
+def test_fewer_tokens_are_the_most_that_fit(model: str) -> None:
+    """By bisection over halves of the model's 1,024: the largest that a search of its own finds to fit."""
+    given: dict[str, Any] = {"gpus": "1xh100", "micro_batch": 8, "global_batch": 8, "recompute": "none"}
+    peaks = {tokens: am.price(model, sequence=tokens, **given).peak_memory for tokens in (1024, 512, 256)}
+    memory = (peaks[1024] + peaks[512]) / 2 / 0.92
+    answer = am.fit(model, **given, memory=min(memory, 0.99 * peaks[1024]))
+    assert "take samples of 512 tokens" in [remedy.change for remedy in answer.remedies]
+
+
+def test_a_profile_is_answered_by_the_same_search(capsys: pytest.CaptureFixture[str]) -> None:
+    profile = str(Path(__file__).parents[3] / "examples" / "vgg19_v100.npz")
+    code, answer = answered(capsys, profile, "--topo", "A")
+    assert (code, answer["verdict"]) == (0, "fits")
+    code, answer = answered(capsys, profile, "--topo", "A", "--memory", "300 MB", "--budget", "0.1")
+    assert code == 3
+
+
+def test_what_contradicts_is_refused(model: str) -> None:
+    with pytest.raises(BadInput, match="is what `batch` says, too"):
+        am.fit(model, gpus="4xh100", batch=2, micro_batch=2)
+    with pytest.raises(BadInput, match="does not divide the 8 heads"):
+        am.fit(model, gpus="4xh100", tp=3)
+    assert am.fit(model, gpus="4xh100", batch=2, global_batch=16).cost.strategy.micro_batch == 2
+    with pytest.raises(Infeasible):
+        am.fit(model, gpus="4xh100", memory="100 MB", budget=0.1).required_plan()
+
+
+def test_adapters_fit_where_all_parameters_do_not(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 31 M parameters full training holds 18 bytes each, and adapters with a frozen rest a ninth of that."""
+    given = ("--gpus", "1xh100", "--global-batch", "8", "--sequence", "256", "--memory", "450 MB")
+    code, answer = answered(capsys, model, *given)
+    assert code == 3
+    changes = [change["change"] for change in answer["remedies"]]
+    assert "train adapters (--lora 16)" in changes
+    assert changes[0].startswith("train by --optimizer adamw-8bit") or "adapters" in changes[0]
+    code, answer = answered(capsys, model, *given, "--lora", "16")
+    assert (code, answer["best"]["training"]["rank"]) == (0, 16)
+    (tmp_path / "strategy.json").write_text(json.dumps(answer["best"]))
+    assert plan([model, *given[:2], "--sequence", "256", "--plan", str(tmp_path / "strategy.json"), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["step_s"], again["training"]) == (answer["best"]["step_s"], answer["best"]["training"])
+    for target, exit_code in (("megatron", 2), ("torchtitan", 2), ("deepspeed", 0)):
+        assert export([str(tmp_path / "strategy.json"), "--to", target]) == exit_code
+    assert "says nothing of adapters of rank 16" in capsys.readouterr().err
+    assert main([model, *given, "--lora", "16", "--for", "torchtitan"]) == 2
+
+
+def test_a_profile_has_other_optimizers_and_no_adapters() -> None:
+    profile = str(Path(__file__).parents[3] / "examples" / "vgg19_v100.npz")
+    usual, lion = (am.price(profile, "A", optimizer=name).memory[0] for name in ("adamw", "lion"))
+    assert lion.optimizer == usual.optimizer / 2
+    with pytest.raises(BadInput, match="needs the matrices of a transformer"):
+        am.fit(profile, "A", lora=8)
+
+
+def test_a_training_run_takes_days_hours_and_money(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: tokens over those of a second, on four devices."""
+    given = ("--gpus", "4xh100", "--global-batch", "16", "--dp", "4")
+    code, answer = answered(capsys, model, *given, "--tokens", "30B", "--gpu-hour", "2.5")
+    run, rate = answer["best"]["training_run"], answer["best"]["tokens_per_s_per_device"]
+    assert (code, run["tokens"]) == (0, 30e9)
+    assert run["days"] == pytest.approx(30e9 / (4 * rate) / 86400)
+    assert run["device_hours"] == pytest.approx(30e9 / rate / 3600)
+    assert run["cost"] == pytest.approx(2.5 * 30e9 / rate / 3600)
+    assert plan([model, *given, "--price", "--tokens", "30B"]) == 0
+    assert "3e+10 tokens take" in capsys.readouterr().out
+    assert main([model, *given, "--gpu-hour", "2.5"]) == 2
+    assert "--gpu-hour: prices the hours of nothing; give --tokens, too" in capsys.readouterr().err
