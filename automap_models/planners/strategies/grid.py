@@ -90,9 +90,9 @@ class Grid:
         d = degrees
         for n in range(2, gcd(d.cp, d.micro_batch) + 1):
             if d.cp % n == 0 and d.micro_batch % n == 0 and not {"cp", "dp", "micro_batch"} & set(self.fixed):
-                whole = d._replace(cp=d.cp // n, dp=d.dp * n, micro_batch=d.micro_batch // n)
-                alike = whole.expert_tensor == d.expert_tensor and self.zeros_of(whole) == self.zeros_of(d)
-                if alike and self._has_degrees(whole):
+                fewer = d._replace(cp=d.cp // n, dp=d.dp * n, micro_batch=d.micro_batch // n)
+                alike = fewer.expert_tensor == d.expert_tensor and self.zeros_of(fewer) == self.zeros_of(d)
+                if alike and self._has_degrees(fewer):
                     return True
         return False
 

@@ -39,6 +39,7 @@ from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, least_in_flight
 from automap_models.planners.strategies.closed_forms import estimated_subspaces
 from automap_models.planners.strategies.completion import Completion, Completions, Incumbent, priced
+from automap_models.planners.strategies.degree_costs import DegreeCosts
 from automap_models.planners.strategies.grid import (
     Grid,
     ScheduleChoice,
@@ -48,7 +49,7 @@ from automap_models.planners.strategies.grid import (
 )
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
-from automap_models.planners.strategies.subspace_costs import DegreeCosts, RankCosts, SubspaceCosts
+from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts
 
 Explore = Callable[[float], None]
 """What is done about an entry of the queue, of such a bound, when it has the least one."""

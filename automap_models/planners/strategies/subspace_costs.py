@@ -15,14 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.framework import Degrees
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.strategy import Strategy
 from automap_models.cost.stage_costs import SENDING_ALONE, StageCosting
 from automap_models.cost.strategy import frozen_shares, state_bytes
 from automap_models.planners import effort
-from automap_models.planners.strategies.grid import Grid, Subspace
-from automap_models.planners.strategies.problem import SharedCosts
 from automap_models.simulate.strategy import StrategyPricing, groups_of_ranks, rank_memory
 
 
@@ -218,25 +215,3 @@ class SubspaceCosts:
             self.messages = np.zeros(stages - 1)
         self.starts = np.full(stages, ranks.starts_s[1])
         self.starts[0] = ranks.starts_s[0]
-
-
-class DegreeCosts:
-    """What layers take under the sets of degrees of a grid.
-
-    Args:
-        grid: of a problem.
-        shared: of its model on its cluster.
-    """
-
-    def __init__(self, grid: Grid, shared: SharedCosts) -> None:
-        self.grid, self.pricing, self._ranks = grid, shared.pricing, shared.ranks
-
-    def costs(self, degrees: Degrees, zero: int) -> RankCosts:
-        """Of a stage of ZeRO, whatever the schedule; what was asked for lately is at hand."""
-        key = (degrees, zero, self.grid.precision, self.grid.problem.global_batch)
-        if key not in self._ranks:
-            if len(self._ranks) >= 8192:
-                self._ranks.clear()
-            strategy = self.grid.strategy(Subspace(degrees, zero, self.grid.schedules(degrees)[0]))
-            self._ranks[key] = RankCosts(self.pricing, strategy)
-        return self._ranks[key]

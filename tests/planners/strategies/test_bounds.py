@@ -23,10 +23,11 @@ from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, least_in_flight, least_time
 from automap_models.planners.strategies.chain_bounds import usual_chains
+from automap_models.planners.strategies.degree_costs import DegreeCosts
 from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.problem import SharedCosts, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation
-from automap_models.planners.strategies.subspace_costs import DegreeCosts, RankCosts, SubspaceCosts
+from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts
 from automap_models.simulate.strategy import StrategyPricing
 
 

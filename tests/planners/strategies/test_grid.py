@@ -9,9 +9,9 @@ from strategy_problems import random_problem
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.framework import Degrees
+from automap_models.planners.strategies.degree_costs import DegreeCosts
 from automap_models.planners.strategies.grid import Grid, Subspace
 from automap_models.planners.strategies.problem import UNEQUAL, StrategyProblem
-from automap_models.planners.strategies.subspace_costs import DegreeCosts
 from automap_models.simulate.strategy import StrategyPricing
 
 
