@@ -385,10 +385,10 @@ class StageCosting:
 
     @property
     def runtime_bytes(self) -> float:
-        """Of the framework and of each kind of group of more than one device."""
+        """Of the framework and of each kind of group of more than one device: gradients are summed over cp, too."""
         s = self.strategy
         buffers = self.runtime.buffer_bytes if s.zero else 0.0
-        return buffers + group_bytes(s.tp, s.cp, s.ep, s.dp, s.pp)
+        return buffers + group_bytes(s.tp, s.cp, s.ep, s.dp * s.cp, s.pp)
 
     @property
     def logits_bytes(self) -> float:

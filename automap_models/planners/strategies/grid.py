@@ -12,7 +12,7 @@ Left out is what a strategy on the grid is never slower and never fuller than, u
     tp 1                          sequence parallelism, for the same reason
     cp and micro-batch            a factor that they have in common, for whole sequences on so many more ranks of data
                                   parallelism are as many tokens a device: keys and values go less far, and all else
-                                  takes the same but for position tables (1e-4 of a step) and buffers of groups
+                                  takes the same but for position tables (1e-4 of a step)
 """
 
 from __future__ import annotations
