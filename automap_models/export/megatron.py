@@ -44,8 +44,8 @@ LIMITS = Limits(
 """ZeRO-2 and ZeRO-3 would be Megatron-FSDP, which stages of a layout do not have. Megatron-Core 0.16 refuses
 interleaved micro-batches whose last round is smaller than the pipeline (core/pipeline_parallel/schedules.py)."""
 BESIDE = (
-    "add norms, activation, positions, head size and routing of the model, tokenizer, data, --lr and --train-iters; "
-    "--mock-data --tokenizer-type NullTokenizer --vocab-size N does without data"
+    "add norms, activation, positions, windows, sinks and head size of attention, routing, tokenizer, data, --lr and "
+    "--train-iters; --mock-data --tokenizer-type NullTokenizer --vocab-size N does without data"
 )
 RECURRENT = (
     "add all sizes of the model and the kinds of its layers, or give these degrees to Megatron-Bridge's recipe of it: "

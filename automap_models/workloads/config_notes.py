@@ -107,7 +107,9 @@ def family_of(kind: object, architectures: object) -> str | None:
 
 
 def nearest_family(values: Mapping[str, Any]) -> tuple[str | None, list[str]]:
-    """The smallest family that reads all keys of a file, and has all that it needs there.
+    """The family that reads all keys of a file, and has all that it needs there: llama, or the smallest.
+
+    Recurrences are read by their name alone: the keys of Mamba are read by Mamba-2, too, and mean another layer.
 
     Returns:
         the family; where there is none, None and the keys that are not read by the one that reads most.
@@ -116,9 +118,9 @@ def nearest_family(values: Mapping[str, Any]) -> tuple[str | None, list[str]]:
     unread = {
         name: keys - keys_of(family)
         for name, family in families().items()
-        if family.record == "decoder" and family.is_complete(values)
+        if family.record == "decoder" and "state" not in family.keys and family.is_complete(values)
     }
     if not unread:
         return None, []
-    best = min(unread, key=lambda name: (len(unread[name]), len(families()[name].keys), name))
+    best = min(unread, key=lambda name: (len(unread[name]), name != "llama", len(families()[name].keys), name))
     return (None, sorted(unread[best])) if unread[best] else (best, [])

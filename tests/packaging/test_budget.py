@@ -43,7 +43,7 @@ BUDGET = {
     "run": (4_705, 24),
     "simulate": (1_727, 10),
     "torch_export": (3_110, 14),
-    "workloads": (4_830, 27),
+    "workloads": (4_832, 27),
     "zoo": (1, 1),
     "infer": (5_134, 29),
     "train": (1_807, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_313, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 70_542, "files": 386, "compiled": 80, "numbers": 241}
+TOTALS = {"lines": 70_544, "files": 386, "compiled": 80, "numbers": 241}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -174,3 +174,17 @@ def test_a_deep_model_with_windows_is_traced_from_a_few_of_its_blocks() -> None:
     assert isinstance(model, DecoderConfig)
     assert model.windowed_blocks(8192) == 31
     assert replace(model, layers=4).untraced is None
+
+
+def test_an_unknown_type_is_read_as_llama_where_that_reads_all_of_it() -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    content = json.dumps({"model_type": "new_name", "vocab_size": 96, "max_position_embeddings": 64, **sizes})
+    note = decode_config(content.encode(), "new", where="config.json").notes[0]
+    assert note.startswith("model_type new_name is read as llama, the family whose keys")
+
+
+def test_a_recurrence_of_another_name_is_no_mamba_2() -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "state_size": 16, "conv_kernel": 4, "expand": 2}
+    content = json.dumps({"model_type": "mamba", "vocab_size": 96, "time_step_rank": 48, **sizes})
+    with pytest.raises(BadInput, match="model_type is 'mamba'"):
+        decode_config(content.encode(), "old", where="config.json")

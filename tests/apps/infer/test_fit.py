@@ -118,7 +118,7 @@ def test_a_profile_is_answered_by_the_same_search(capsys: pytest.CaptureFixture[
 
 
 def test_what_contradicts_is_refused(model: str) -> None:
-    with pytest.raises(BadInput, match="is what `batch` says, too"):
+    with pytest.raises(BadInput, match="`micro_batch`: is what `batch=2` says, too"):
         am.fit(model, gpus="4xh100", batch=2, micro_batch=2)
     with pytest.raises(BadInput, match="does not divide the 8 heads"):
         am.fit(model, gpus="4xh100", tp=3)

@@ -118,7 +118,10 @@ def test_the_price_is_the_library_s(files: tuple[str, ...], capsys: pytest.Captu
         (("--keep-together", "block_0/*"), "--keep-together: is not for a transformer: strategies have stages of"),
         (("--cut-at", "block_*"), "--cut-at: is not for a transformer: strategies cut where blocks end; leave it out"),
         (("--min-stage", "0"), "--min-stage: is not for a transformer: strategies have stages of whole blocks"),
-        (("--state-factor", "2"), "--state-factor: is not for a transformer: strategies have Adam's state; leave"),
+        (
+            ("--state-factor", "2"),
+            "--state-factor: is not for a transformer: strategies have the state of an --optimizer; leave",
+        ),
         (("--microbatch-size", "2"), "--microbatch-size: is not for a transformer: --micro-batch is a strategy's"),
         (("--for", "torch-split-spec"), "--for torch-split-spec: is not for a transformer: it takes no strategies"),
         (("--objective", "length"), "--objective length: is not for a transformer: strategies have no length L"),
