@@ -69,7 +69,7 @@ def plan_request(
     Args:
         source, topo, device, microbatch_size, cached, verbose: as of the records.
         plan, price: as of the records; `plan` may be of a strategy.
-        fit: whether all that is asked is what fits; the `batch` of a transformer is then a strategy's micro-batch.
+        fit: whether all that is asked is what fits.
         options: by name: fields of ExploreOptions, whose `target` may be a framework's name, and OF_STRATEGIES.
 
     Raises:

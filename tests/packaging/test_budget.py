@@ -36,7 +36,7 @@ BUDGET = {
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
     "planners/staged": (3_527, 19),
-    "planners/strategies": (2_939, 15),
+    "planners/strategies": (2_940, 15),
     "plots": (1_258, 9),
     "requests": (1_951, 12),
     "rl": (1_068, 9),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_313, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 70_544, "files": 386, "compiled": 80, "numbers": 241}
+TOTALS = {"lines": 70_545, "files": 386, "compiled": 80, "numbers": 241}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

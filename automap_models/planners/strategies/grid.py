@@ -88,12 +88,13 @@ class Grid:
     def _splits_in_vain(self, degrees: Degrees) -> bool:
         """Whether sequences are split that could be whole, with smaller micro-batches on more ranks."""
         d = degrees
-        for n in range(2, gcd(d.cp, d.micro_batch) + 1):
-            if d.cp % n == 0 and d.micro_batch % n == 0 and not {"cp", "dp", "micro_batch"} & set(self.fixed):
-                fewer = d._replace(cp=d.cp // n, dp=d.dp * n, micro_batch=d.micro_batch // n)
-                alike = fewer.expert_tensor == d.expert_tensor and self.zeros_of(fewer) == self.zeros_of(d)
-                if alike and self._has_degrees(fewer):
-                    return True
+        if {"cp", "dp", "micro_batch"} & set(self.fixed):
+            return False
+        for n in _divisors(gcd(d.cp, d.micro_batch))[1:]:
+            fewer = d._replace(cp=d.cp // n, dp=d.dp * n, micro_batch=d.micro_batch // n)
+            alike = fewer.expert_tensor == d.expert_tensor and self.zeros_of(fewer) == self.zeros_of(d)
+            if alike and self._has_degrees(fewer):
+                return True
         return False
 
     def _splits_operators(self, tp: int) -> bool:
