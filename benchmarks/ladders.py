@@ -78,7 +78,7 @@ def terms(step: MeasuredStep) -> dict[str, object]:
         **{field.name: getattr(plan, field.name) for field in fields(plan) if field.name != "dp"},
         "recompute": (plan.recompute, ran.selects if plan.recompute == "selective" else None),
         "devices": step.cluster,
-        "dispatcher": ran.once_a_node,
+        "dispatcher": ran.once_a_node(plan),
         "EP overlap": ran.expert_overlap > 0.0,
         "CUDA graphs": ran.graphed,
         "async tp": ran.tensor_overlap,

@@ -20,6 +20,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -126,7 +127,10 @@ def ranking(name: str, predicted: Sequence[float], measured: Sequence[float]) ->
 
 
 def rankings(prices: Iterable[Price]) -> list[Ranking]:
-    """Of every group of LEAST_PLANS or more rows, of two or more plans; those that are spread most first."""
+    """Of every group of LEAST_PLANS or more rows, of two or more plans; those that are spread most first.
+
+    Rows that differ in their dispatcher alone are the ladder of a program, not plans to choose from.
+    """
     groups: dict[tuple[object, ...], list[Price]] = defaultdict(list)
     for price in prices:
         step = price.step
@@ -136,7 +140,7 @@ def rankings(prices: Iterable[Price]) -> list[Ranking]:
             groups[step.source, step.system, step.model.shape, step.cluster, *batch].append(price)
     result = []
     for (source, _, shape, cluster, samples, *_), rows in groups.items():
-        strategies = {price.step.strategy for price in rows}  # type: ignore[union-attr]
+        strategies = {replace(price.step.strategy, dispatcher=None) for price in rows}  # type: ignore[union-attr]
         if len(rows) >= LEAST_PLANS and len(strategies) > 1:
             name = f"{source}: {shape.name}, {cluster.devices} devices, {samples} samples"  # type: ignore[attr-defined]
             result.append(ranking(name, *pairs_of(rows, "step_s")))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from automap_models.core.cluster import MemoryVerdict, memory_verdict
 from automap_models.core.framework import ModelFacts
-from automap_models.core.strategy import RECOMPUTE, Strategy
+from automap_models.core.strategy import ONCE_A_NODE, RECOMPUTE, Strategy
 from automap_models.core.units import counted, rounds
 
 
@@ -173,6 +173,8 @@ def strategy_in_words(estimate: Estimate) -> str:
     parts = [degree for degree in degrees if not degree.endswith(" 1")] or ["one device"]
     if s.expert_tensor != s.tp:
         parts.append("experts whole")
+    if s.ep > 1 and s.dispatcher in ONCE_A_NODE:
+        parts.append(ONCE_A_NODE[s.dispatcher])
     parts.append(f"{rounds(s.micro_batches)} of {counted(s.micro_batch, 'sample')}")
     if s.stages > 1:
         parts.append(s.schedule)

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from automap_models.core.strategy import (
     RECOMPUTE,
     ZERO_STAGES,
+    Dispatcher,
     Precision,
     Recompute,
     Strategy,
@@ -130,6 +131,7 @@ class Limits:
         recompute: what may be recomputed.
         recompute_alike: whether all blocks of a model recompute the same.
         precisions: of weights and activations.
+        dispatchers: how tokens may go to experts that ep divides, the preferred ones first.
         undivided: degrees that have to be 1.
         whole_rounds: whether interleaved virtual stages take a multiple of pp micro-batches.
         stacked: whether virtual stages may all be on one rank.
@@ -158,6 +160,7 @@ class Limits:
     recompute: tuple[Recompute, ...] = RECOMPUTE
     recompute_alike: bool = True
     precisions: tuple[Precision, ...] = get_args(Precision)
+    dispatchers: tuple[Dispatcher, ...] = ("alltoall",)
     undivided: tuple[str, ...] = ()
     whole_rounds: bool = False
     stacked: bool = True
@@ -288,6 +291,13 @@ class Limits:
             return None
         return Objection(f"{self.name} has no precision {precision}", f"take {' or '.join(self.precisions)}")
 
+    def dispatcher_objection(self, dispatcher: str | None) -> Objection | None:
+        """To how tokens go to experts."""
+        if dispatcher is None or dispatcher in self.dispatchers:
+            return None
+        what = f"{self.name} has no {dispatcher} for the tokens of experts"
+        return Objection(what, f"take dispatcher {' or '.join(self.dispatchers)}")
+
     def layers_objection(self, layers: tuple[int, ...]) -> Objection | None:
         """To the blocks of virtual stages."""
         if self.cuts != "inner blocks" or 0 not in layers:
@@ -305,6 +315,7 @@ class Limits:
             self.schedule_objection(s.schedule, s.pp, s.micro_batches, s.vp),
             self.zero_objection(s.zero, s),
             self.precision_objection(s.precision),
+            self.dispatcher_objection(s.dispatcher) if s.ep > 1 else None,
             *(self.recompute_objection(kind) for kind in sorted(used)),
             self.layers_objection(s.layers) if s.layers is not None else None,
         ]
@@ -320,6 +331,7 @@ class Limits:
             "schedule": lambda: self.schedule_objection(value),
             "zero": lambda: self.zero_objection(value),
             "precision": lambda: self.precision_objection(value),
+            "dispatcher": lambda: self.dispatcher_objection(value),
             "layers": lambda: self.layers_objection(value),
             "recompute": lambda: self._kinds_objection(value),
             "recompute_blocks": lambda: self._kinds_objection(RECOMPUTE) if value else None,

@@ -13,6 +13,7 @@ Every stage has as many devices as the others. Stages may differ in their layers
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, get_args
@@ -33,6 +34,12 @@ bf16, and products of blocks read them in 8 and 4 bits."""
 NARROW = {"fp8": "float8", "nvfp4": "float4"}
 """Precision → element type of the operands of products of blocks, where it is narrower than that of weights."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
+"""How tokens go to experts: once to each of them (NCCL's all-to-all, or all-gathers), or once to each node that has
+experts of a token, where NVLink spreads it (DeepEP, and HybridEP for NVL72)."""
+DISPATCHERS: tuple[Dispatcher, ...] = get_args(Dispatcher)
+ONCE_A_NODE: Mapping[Dispatcher | None, str] = {"deepep": "DeepEP", "hybridep": "HybridEP"}
+"""Those that send tokens once a node → what people call them."""
 ZERO_STAGES = (0, 1, 2, 3)
 """What the ranks of data parallelism share: nothing, the optimiser's state, gradients too, weights too (FSDP)."""
 
@@ -100,6 +107,7 @@ class Strategy:
         zero: which of ZERO_STAGES.
         sequence_parallel: whether the devices of tp share what is between their operators, too.
         precision: of weights and activations.
+        dispatcher: how tokens go to experts; None: as the runtime has it by default.
         layers: [pp·vp] of each virtual stage in the order of the model; None for equally many.
 
     Raises:
@@ -122,6 +130,7 @@ class Strategy:
     zero: int = 0
     sequence_parallel: bool = False
     precision: Precision = "bf16"
+    dispatcher: Dispatcher | None = None
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -133,6 +142,7 @@ class Strategy:
             *(("recompute", kind, RECOMPUTE) for kind in of_stages),
             ("zero", self.zero, ZERO_STAGES),
             ("precision", self.precision, PRECISIONS),
+            ("dispatcher", self.dispatcher, (None, *DISPATCHERS)),
         ):
             if value not in values:
                 do = f"choose from {', '.join(map(str, values))}"
@@ -250,7 +260,7 @@ class Strategy:
             BadInput: see `require_parts`, `stage_layers` and `stage_recompute`.
         """
         self.stage_recompute(shape)
-        require_parts(shape, self.tp, self.cp, self.ep, self.sequence_parallel)
+        require_parts(shape, self.tp, self.cp, self.ep, self.sequence_parallel, self.dispatcher)
 
 
 def expert_tensor(tp: int, dp: int, ep: int) -> int:
@@ -258,22 +268,31 @@ def expert_tensor(tp: int, dp: int, ep: int) -> int:
     return tp if dp % ep == 0 else 1
 
 
-PARTS = ("tp", "cp", "ep", "sequence_parallel")
-"""Fields that say into how many parts operators, samples and experts are divided."""
+PARTS = ("tp", "cp", "ep", "sequence_parallel", "dispatcher")
+"""Fields that say into how many parts operators, samples and experts are divided, and how these get their tokens."""
 
 
 def require_parts(
-    shape: TransformerShape, tp: int = 1, cp: int = 1, ep: int = 1, sequence_parallel: bool = False
+    shape: TransformerShape,
+    tp: int = 1,
+    cp: int = 1,
+    ep: int = 1,
+    sequence_parallel: bool = False,
+    dispatcher: Dispatcher | None = None,
 ) -> None:
     """Refuse a model whose operators, samples or experts cannot be divided like this.
 
     Args:
-        tp, cp, ep, sequence_parallel: see `Strategy`.
+        tp, cp, ep, sequence_parallel, dispatcher: see `Strategy`.
 
     Raises:
         BadInput: tp does not divide its heads or its perceptron, or keys and values neither divide nor are divided by
-            it; cp, or tp with sequence parallelism, does not divide its tokens; ep does not divide its experts.
+            it; cp, or tp with sequence parallelism, does not divide its tokens; ep does not divide its experts; there
+            are none that tokens could go to.
     """
+    if dispatcher is not None and shape.experts is None:
+        what = f"{shape.name} has no experts that {dispatcher} could send tokens to"
+        raise BadInput(what, where="`dispatcher`", do="leave it out")
     tokens = tp * cp if sequence_parallel else cp
     for key, parts, what, total in (
         ("tp", tp, "heads", shape.heads),

@@ -105,9 +105,10 @@ class LayerCosting:
     def groups(self, strategy: Strategy) -> ProcessGroups:
         """The groups of a strategy's devices."""
         s = strategy
-        key = (s.tp, s.cp, s.ep, s.dp, s.pp, s.vp, SCHEDULES[s.schedule].placement)
+        expert_shares = self.runtime.expert_shares(s)
+        key = (s.tp, s.cp, s.ep, s.dp, s.pp, s.vp, SCHEDULES[s.schedule].placement, expert_shares)
         if key not in self._groups:
-            self._groups[key] = process_groups(strategy, self.cluster, self.constants, self.runtime.expert_shares)
+            self._groups[key] = process_groups(strategy, self.cluster, self.constants, expert_shares)
         return self._groups[key]
 
     def costs(self, strategy: Strategy, groups: ProcessGroups) -> LayerCosts:
@@ -131,7 +132,7 @@ class LayerCosting:
         s = strategy
         once = s.micro_batches if self.runtime.casts_weights_once and s.precision in NARROW else 0
         divided = (s.tp, s.cp, s.ep, s.expert_tensor, micro_batch, s.sequence_parallel, s.precision, once)
-        return divided, groups.tensor, groups.context, groups.experts
+        return divided, groups.tensor, groups.context, groups.experts, self.runtime.once_a_node(s)
 
     def shares(self, strategy: Strategy, sizes: tuple[int, ...] = ()) -> Shares:
         """What a strategy makes of quantities with marks, with micro-batches of these sizes, or of its own."""

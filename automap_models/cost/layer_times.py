@@ -179,7 +179,7 @@ class StepClock:
     def _exchange_s(self, exchanged: FloatArray, work: LayerWork) -> FloatArray:
         """[B] of tokens to their experts, or back."""
         group = self.groups.experts
-        if not self.runtime.once_a_node or not work.copies:
+        if not self.runtime.once_a_node(self.strategy) or not work.copies:
             return _collective_s(group.all_to_all_s, exchanged)
         return _collective_s(lambda sent_bytes: group.dispatch_s(sent_bytes, work.copies), exchanged)
 

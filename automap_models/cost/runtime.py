@@ -3,14 +3,21 @@ the device's (Device.step). Runtimes are files of their own (formats.runtime_yam
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from automap_models.core.strategy import ONCE_A_NODE, Dispatcher, Strategy
 from automap_models.errors import BadInput
 
 Selects = Literal["products", "attention", "nothing"]
 CAST_GRADIENT_BYTES = 6.0
 """Moved per gradient that is read in 16 bits and written in 32, as the models are traced."""
+
+_NVL8 = frozenset({"a100-40", "a100", "a800", "h20", "h100", "h100-96", "h200", "h800", "b200", "b300"})
+DISPATCHER_DEVICES: Mapping[Dispatcher, frozenset[str]] = {"deepep": _NVL8, "hybridep": _NVL8 | {"gb200", "gb300"}}
+"""What sends tokens once a node, the preferred one first → the devices that it runs on, as Megatron-Bridge says
+(training/flex_dispatcher_backend.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +46,10 @@ class Runtime:
             in place of the softmax, and holds the logits besides.
         tensor_loss_copies: the same where tensor parallelism divides the vocabulary.
         holds_logits: whether logits of a micro-batch are held until there are those of the next one.
-        once_a_node: whether a token goes once to each node that has experts of it, where NVLink spreads it (DeepEP,
-            HybridEP); else once to every expert.
-        expert_shares: of the bandwidth inside a node and across nodes that tokens on their way to experts reach, which
-            go other ways than sums do; None is the device's shares of collectives.
+        dispatcher: how tokens go to experts where a strategy does not say.
+        exchange_shares, dispatch_shares: of the bandwidth inside a node and across nodes that tokens on their way to
+            experts reach, which go other ways than sums do: once to every expert, and once a node; None is the
+            device's shares of collectives.
         expert_overlap: share of the way of tokens to experts that goes on beside computation.
         selects: what selective recomputation runs again where attention is a flash kernel: every second product
             (torchtitan), attention (Megatron's core_attn), or nothing that takes time (its moe_act, layernorm, …).
@@ -79,8 +86,9 @@ class Runtime:
     loss_copies: float = 2.0
     tensor_loss_copies: float = 2.0
     holds_logits: bool = False
-    once_a_node: bool = False
-    expert_shares: tuple[float, float] | None = None
+    dispatcher: Dispatcher = "alltoall"
+    exchange_shares: tuple[float, float] | None = None
+    dispatch_shares: tuple[float, float] | None = (0.6, 0.7)
     expert_overlap: float = 0.0
     selects: Selects = "products"
     routing: float = 1.0
@@ -97,6 +105,14 @@ class Runtime:
     def __post_init__(self) -> None:
         if self.gradient_bytes not in (2, 4, 6):
             raise BadInput(f"gradients of {self.gradient_bytes} bytes", where="`gradient_bytes`", do="give 2, 4 or 6")
+
+    def once_a_node(self, strategy: Strategy) -> bool:
+        """Whether a token of a strategy goes once to each node that has experts of it."""
+        return (strategy.dispatcher or self.dispatcher) in ONCE_A_NODE
+
+    def expert_shares(self, strategy: Strategy) -> tuple[float, float] | None:
+        """Of the bandwidth inside a node and across, that tokens of a strategy reach; None is the device's shares."""
+        return self.dispatch_shares if self.once_a_node(strategy) else self.exchange_shares
 
     def overlap(self, of_device: float) -> float:
         """Share of the communication of data parallelism that goes on beside computation, where it has its own."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Divided, Limits
+from automap_models.core.strategy import ONCE_A_NODE, Strategy
 from automap_models.export.model_blocks import BlockPlan, block_target
 from automap_models.export.target import Written, parser_module, require_same
 
@@ -39,6 +40,7 @@ LIMITS = Limits(
     whole_rounds=True,
     stacked=False,
     sequence=_multiple,
+    dispatchers=("deepep", "hybridep", "alltoall", "allgather"),
     sequence_beside_experts=True,
 )
 """ZeRO-2 and ZeRO-3 would be Megatron-FSDP, which stages of a layout do not have. Megatron-Core 0.16 refuses
@@ -73,6 +75,7 @@ def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
             yield name, str(degree)
     if s.expert_tensor != s.tp:
         yield "--expert-tensor-parallel-size", str(s.expert_tensor)
+    yield from _dispatcher(s)
     yield "--micro-batch-size", str(s.micro_batch)
     yield "--global-batch-size", str(s.global_batch)
     yield "--num-layers", str(sum(plan.layers))
@@ -93,6 +96,17 @@ def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
     precision = _PRECISION[s.precision]
     if precision:
         yield precision
+
+
+def _dispatcher(s: Strategy) -> Iterator[tuple[str, ...]]:
+    """Of tokens to experts that several devices share; DeepEP takes the router's probabilities in fp32 alone."""
+    if s.dispatcher is None or s.ep * s.expert_tensor == 1:
+        return
+    once = s.dispatcher in ONCE_A_NODE
+    yield "--moe-token-dispatcher-type", "flex" if once else s.dispatcher
+    if once:
+        yield "--moe-flex-dispatcher-backend", s.dispatcher
+        yield "--moe-router-dtype", "fp32"
 
 
 def _sizes(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
@@ -138,6 +152,8 @@ def check(plan: BlockPlan, path: Path) -> None:
     require_same("degrees", degrees, (s.tp, s.pp, s.cp))
     require_same("recomputation", config.recompute_granularity or "none", plan.recompute(NAME))
     require_same("sequence parallelism", config.sequence_parallel, s.sequence_parallel and s.tp > 1)
+    if s.dispatcher in ONCE_A_NODE and s.ep > 1:
+        require_same("dispatcher", config.moe_flex_dispatcher_backend, s.dispatcher)
     if s.stages > 1:
         kinds = parser_module("megatron.core.transformer.enums", DISTRIBUTION).LayerType
         read = config.pipeline_model_parallel_layout
@@ -160,6 +176,8 @@ def _transformer_config(parsed: Mapping[str, str]) -> Any:
         pipeline_dtype=parser_module("torch", "torch").bfloat16,
         context_parallel_size=int(parsed.get("--context-parallel-size", 1)),
         sequence_parallel="--sequence-parallel" in parsed,
+        moe_token_dispatcher_type=parsed.get("--moe-token-dispatcher-type", "allgather"),
+        moe_flex_dispatcher_backend=parsed.get("--moe-flex-dispatcher-backend", "deepep"),
         recompute_granularity=parsed.get("--recompute-granularity"),
         recompute_method=parsed.get("--recompute-method"),
         recompute_num_layers=int(recomputed) if recomputed else None,

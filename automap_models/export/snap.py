@@ -234,7 +234,7 @@ def snapped_strategy(
         BadInput: no such change makes it one.
     """
     moved = strategy
-    for step in (_experts, _degrees, _divisors, _pipeline, _schedule, _zero, _recompute, _precision, _layers):
+    for step in (_experts, _degrees, _divisors, _pipeline, _schedule, _zero, _recompute, _names, _layers):
         moved = step(moved, limits, facts)
     objection = limits.objection(moved, facts)
     if objection is not None:
@@ -256,6 +256,7 @@ def _changes(before: Strategy, after: Strategy) -> Iterator[str]:
         "schedule",
         "zero",
         "precision",
+        "dispatcher",
         "recompute",
         "recompute_blocks",
     )
@@ -390,10 +391,12 @@ def _recompute(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
     return replace(s, recompute=moved)
 
 
-def _precision(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
-    if s.precision in limits.precisions:
-        return s
-    return replace(s, precision=next(precision for precision in _PRECISIONS if precision in limits.precisions))
+def _names(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
+    if s.precision not in limits.precisions:
+        s = replace(s, precision=next(precision for precision in _PRECISIONS if precision in limits.precisions))
+    if s.dispatcher is not None and s.dispatcher not in limits.dispatchers:
+        s = replace(s, dispatcher=limits.dispatchers[0])
+    return s
 
 
 def _layers(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:

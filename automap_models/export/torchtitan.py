@@ -59,6 +59,7 @@ LIMITS = Limits(
     sequence=_multiple,
     expert_tensor=False,
     sharded_experts=True,
+    dispatchers=("deepep", "hybridep", "alltoall"),
 )
 """torchtitan 0.3 refuses pipelines of tied weights, and tp that does not divide the heads of keys and values
 (models/common/decoder.py); its experts are whole, on devices of dp_shard · cp · tp (distributed/parallel_dims.py)."""
@@ -94,7 +95,9 @@ def write(plan: BlockPlan, path: Path) -> Written:
     lines += [")", "training = TrainingConfig("]
     lines += [f"    {key}={value!r}," for key, value in training(plan.strategy).items()]
     lines += [")", f"activation_checkpoint = {_RECOMPUTE[plan.recompute(NAME)]}", ""]
-    return Written("\n".join(lines), beside)
+    backend = {"alltoall": "standard"}.get(plan.strategy.dispatcher or "", plan.strategy.dispatcher)
+    notes = (f"build the model with moe_comm_backend={backend!r}",) if backend and plan.strategy.ep > 1 else ()
+    return Written("\n".join(lines), beside, notes)
 
 
 def parallelism(s: Strategy) -> dict[str, Any]:

@@ -27,7 +27,15 @@ from msgspec import UNSET
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.schedules import SCHEDULES
-from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy, TransformerShape
+from automap_models.core.strategy import (
+    DISPATCHERS,
+    RECOMPUTE,
+    Dispatcher,
+    Precision,
+    Recompute,
+    Strategy,
+    TransformerShape,
+)
 from automap_models.core.sublayer_sizes import GatedDelta, Latent, Mamba, Mixture, Rotary
 from automap_models.cost.measured_step import Family, MeasuredModel, MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
@@ -187,8 +195,6 @@ def _ran(row: RowDocument, runtime: RuntimeFile | None) -> RuntimeFile:
     stated: dict[str, object] = {}
     if _ASYNC.search(row.note or "") and row.tp != 1:
         stated["tensor_overlap"] = ASYNC_OVERLAP
-    if row.moe_dispatcher is not None:
-        stated["dispatcher"] = row.moe_dispatcher.split()[0]
     if row.ep_overlap is not None:
         stated["overlaps_experts"] = row.ep_overlap
     if row.cuda_graph is not None:
@@ -363,6 +369,7 @@ def _strategy(row: RowDocument, ran: RuntimeFile, year: int, device: str) -> Str
         zero=min(zero, ran.zero_beside_pipeline if pp > 1 else 3),
         sequence_parallel=shares if row.sequence_parallel is None else row.sequence_parallel,
         precision=_precision(row, device),
+        dispatcher=_dispatcher(row),
         layers=_layers(row, pp * vp, ran),
     )
 
@@ -391,6 +398,11 @@ def _usual_micro_batch(ran: RuntimeFile, global_batch: int, pp: int, dp: int) ->
 
 def _recompute(row: RowDocument) -> Recompute:
     return _one_of({kind: kind for kind in RECOMPUTE}, (row.recompute or "none").lower().split()[0], "recompute")
+
+
+def _dispatcher(row: RowDocument) -> Dispatcher | None:
+    word = (row.moe_dispatcher or "none").split()[0]
+    return None if word == "none" else _one_of({name: name for name in DISPATCHERS}, word, "moe_dispatcher")
 
 
 def _precision(row: RowDocument, device: str) -> Precision:

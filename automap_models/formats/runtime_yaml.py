@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from automap_models.core.device import StepConstants
-from automap_models.core.strategy import Precision
+from automap_models.core.strategy import Dispatcher, Precision
 from automap_models.cost.runtime import CAST_GRADIENT_BYTES, Runtime, Selects
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_text
@@ -28,9 +28,7 @@ from automap_models.simulate.runtime_numbers import NUMBERS
 SequenceParallel = Literal["never", "with tp", "with selective recomputation"]
 Remainder = Literal["ends", "last"]
 """Which stages have fewer layers where they do not divide: the first and the last one, or only the last ones."""
-Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep", "none"]
 CudaGraph = Literal["none", "some", "all"]
-ONCE_A_NODE = frozenset({"deepep", "hybridep"})
 TODAY = 9999
 """Year of a system whose name holds none, but for those that hardly anybody runs any more."""
 OF_LINKS = ("exchange_shares", "dispatch_shares")
@@ -69,7 +67,7 @@ class RuntimeFile(Document, kw_only=True):
         hopper_attention: whether flash kernels are those written for Hopper, where that is the device.
         imbalance: tokens for the experts of the fullest device over the mean, as routing makes it: 1 or more.
         joins: whether products that read one value are one product.
-        dispatcher: how tokens go to experts: once to each (alltoall, allgather), or once a node (deepep, hybridep).
+        dispatcher: how tokens go to experts where a strategy does not say.
         exchange_shares, dispatch_shares: of the bandwidth inside a node and across, that they reach by the former and
             by the latter; None are the device's shares of collectives.
         cuda_graph: which operations the host launches together: none, some (Transformer Engine's graphs of attention
@@ -117,7 +115,7 @@ class RuntimeFile(Document, kw_only=True):
     selects: Selects = "products"
     dispatcher: Dispatcher = "alltoall"
     exchange_shares: tuple[float, float] | None = None
-    dispatch_shares: tuple[float, float] = (0.6, 0.7)
+    dispatch_shares: tuple[float, float] | None = (0.6, 0.7)
     routing: float = 1.0
     imbalance: float = 1.0
     joins: bool = False
@@ -139,7 +137,6 @@ class RuntimeFile(Document, kw_only=True):
             year: of the program.
             flash: whether there are flash kernels for the device.
         """
-        once = self.dispatcher in ONCE_A_NODE
         fused = year >= self.fused_gradients_from
         alike = {field.name: getattr(self, field.name) for field in fields(Runtime) if hasattr(self, field.name)}
         return Runtime(
@@ -149,8 +146,6 @@ class RuntimeFile(Document, kw_only=True):
                 "gradient_bytes": self.gradient_bytes.get(precision, 4),
                 "gradient_moved_bytes": 0.0 if fused else self.gradient_moved_bytes.get(precision, CAST_GRADIENT_BYTES),
                 "hopper_attention": self.hopper_attention and device in HOPPER,
-                "once_a_node": once,
-                "expert_shares": self.dispatch_shares if once else self.exchange_shares,
                 "expert_overlap": self.expert_overlap if self.overlaps_experts else 0.0,
                 "graphed": {"none": 0.0, "some": self.graphed, "all": 1.0}[self.cuda_graph],
             }

@@ -244,7 +244,7 @@ class FitRequest(StrategyRequest):
 
 FIELDS = (
     *("tp", "pp", "dp", "vp", "cp", "ep"),
-    *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "layers"),
+    *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "dispatcher", "layers"),
 )
 """Fields of a strategy that are options; `schedule` and `global_batch` are of plans of stages, too."""
 

@@ -36,7 +36,13 @@ from automap_models.planners.portfolio.profile_strategy import PATIENT
 from automap_models.planners.portfolio.space import default_batch
 from automap_models.planners.strategies.compare import Compared, Comparisons, of_sizes
 from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
-from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem, usual_batch, usual_precision
+from automap_models.planners.strategies.problem import (
+    StrategiesConfig,
+    StrategyProblem,
+    usual_batch,
+    usual_dispatcher,
+    usual_precision,
+)
 from automap_models.planners.strategies.remedies import what_would_fit
 from automap_models.plots.figures import drawn
 from automap_models.plots.html import strategy_html
@@ -116,6 +122,9 @@ def strategy_problem(request: StrategyRequest, watch: Watch) -> StrategyProblem:
     within = None if request.target is None else strategy_limits(request.target)
     device = device_on(cluster, request.device)
     devices = [*read_kinds(cluster).values()] or [device]
+    runtime = _runtime(request, fixed.get("precision") or usual_precision(devices, within), device)
+    if request.runtime is not None and work("").shape.experts:
+        fixed.setdefault("dispatcher", runtime.dispatcher)
     return StrategyProblem.from_work(
         work,
         cluster,
@@ -125,7 +134,7 @@ def strategy_problem(request: StrategyRequest, watch: Watch) -> StrategyProblem:
         within=within,
         reserve_bytes=request.reserve.get(None),
         rank_reserve_bytes={rank: nbytes for rank, nbytes in request.reserve.items() if rank is not None},
-        runtime=_runtime(request, fixed.get("precision") or usual_precision(devices, within), device),
+        runtime=runtime,
         most_ranks=request.options.max_stages,
     )
 
@@ -226,14 +235,17 @@ def _priced(request: StrategyRequest, watch: Watch) -> Estimate:
     devices = [*kinds.values()] or [device]
     work, batch, fixed = _divided(request, watch)
     fields = {"precision": usual_precision(devices), **fixed}
-    shape = work("").shape
+    shape, within = work("").shape, None if request.target is None else strategy_limits(request.target)
+    runtime = _runtime(request, fields["precision"], device)
+    usual = runtime.dispatcher if shape.experts and request.runtime is not None else None
+    fields.setdefault("dispatcher", usual or usual_dispatcher(shape, devices, within))
     fields.setdefault("global_batch", batch or usual_batch(shape, cluster.devices))
     strategy = _strategy(fields, cluster, shape)
     for kind in devices:
         require_device(kind, strategy)
-    model, runtime = work(strategy.dtype), _runtime(request, strategy.precision, device)
-    if request.target is not None:
-        objection = strategy_limits(request.target).objection(strategy, model.facts)
+    model = work(strategy.dtype)
+    if within is not None:
+        objection = within.objection(strategy, model.facts)
         if objection is not None:
             raise BadInput(objection.what, where="`target`", do=objection.do)
     return StrategyPricing(model, cluster, device, runtime, kinds).estimate(strategy)

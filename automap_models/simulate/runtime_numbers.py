@@ -89,9 +89,9 @@ def runtime_with(runtime: Runtime, values: Mapping[str, float], usual: Mapping[s
         off = name in ("expert_overlap", "graphed") and not getattr(runtime, name)
         if not off and getattr(runtime, name) in (None, usual[name]):
             changes[name] = values[name]
-    kind = "dispatch" if runtime.once_a_node else "exchange"
-    if f"{kind}_inside" in values:
-        changes["expert_shares"] = values[f"{kind}_inside"], values[f"{kind}_across"]
+    for kind in ("exchange", "dispatch"):
+        if f"{kind}_inside" in values:
+            changes[f"{kind}_shares"] = values[f"{kind}_inside"], values[f"{kind}_across"]
     return replace(runtime, **changes)
 
 

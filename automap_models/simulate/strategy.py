@@ -29,7 +29,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_costs import LayerCosting
 from automap_models.cost.layer_times import model_flop
 from automap_models.cost.profile_layers import ProfileCosting, ProfileWork
-from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
+from automap_models.cost.runtime import DEFAULT_RUNTIME, DISPATCHER_DEVICES, Runtime
 from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes
 from automap_models.errors import BadInput
 from automap_models.simulate.rounds import PassTimes, rank_ends
@@ -202,10 +202,14 @@ def require_device(device: Device, strategy: Strategy) -> None:
     """Refuse a device that a strategy cannot be priced on.
 
     Raises:
-        BadInput: it has no peak for the precision.
+        BadInput: it has no peak for the precision, or what sends tokens to experts does not run on it.
     """
     for dtype in dict.fromkeys((strategy.dtype, strategy.product_dtype)):
         device.matrix_peak(dtype)
+    kinds = DISPATCHER_DEVICES.get(strategy.dispatcher or "alltoall")
+    if kinds is not None and device.name not in kinds:
+        what = f"{strategy.dispatcher} does not run on {device.name}"
+        raise BadInput(what, where="`dispatcher`", do=f"take alltoall, or one of {', '.join(sorted(kinds))}")
 
 
 def _parts(strategy: Strategy, costs: StageCosts) -> tuple[int, StepParts]:

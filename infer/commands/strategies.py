@@ -10,7 +10,7 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
-from automap_models.core.strategy import PRECISIONS, RECOMPUTE, ZERO_STAGES
+from automap_models.core.strategy import DISPATCHERS, PRECISIONS, RECOMPUTE, ZERO_STAGES
 from automap_models.core.tuning import OPTIMIZERS, STATES
 from automap_models.core.units import BYTES, TOKENS
 from automap_models.export.targets import PLANNED_FOR
@@ -33,6 +33,8 @@ STRATEGY = """
         (FSDP)
     --sequence-parallel  the devices of tp share what is between operators, too
     --precision          of weights and activations (default: the faster of bf16 and fp16 on the devices, else fp32)
+    --dispatcher         how tokens go to experts (default: once a node, by DeepEP or HybridEP, where the devices and
+        --for have that, else by all-to-all; with --runtime as its file says)
     --layers N,N,…       of each virtual stage, in the order of the model (default: equal)
     --runtime NAME|FILE  the program that runs it, by whose numbers seconds and memory are: megatron, torchtitan,
         deepspeed, fsdp, nanotron, … (conf/runtime), or a YAML file (default: that of --for, else programs in general)
@@ -81,6 +83,7 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
         zero={"type": int, "choices": ZERO_STAGES},
         sequence_parallel=UNLESS,
         precision={"choices": PRECISIONS},
+        dispatcher={"choices": DISPATCHERS},
         layers={"type": _numbers},
         no_flash=UNLESS,
         reserve={"type": _reserve},

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from automap_models.core.cluster import upper_bytes
 from automap_models.core.estimate import DeviceMemory, Estimate, TrainingRun, strategy_in_words
 from automap_models.core.result import Result
-from automap_models.core.strategy import Strategy
+from automap_models.core.strategy import ONCE_A_NODE, Strategy
 from automap_models.core.units import counted, percent, seconds, size, span
 from automap_models.export.targets import training_limits
 from automap_models.formats.strategy_plan import estimate_document
@@ -360,6 +360,9 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
         yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
     if not estimate.facts.training.is_full:
         yield "trains", str(estimate.facts.training)
+    dispatcher = estimate.strategy.dispatcher
+    if estimate.strategy.ep > 1 and dispatcher in ONCE_A_NODE:
+        yield "experts", f"{ONCE_A_NODE[dispatcher]} has to be installed; --dispatcher alltoall plans without it"
     if (error := clock_error(estimate)) is not None:
         yield "clock", error
     nbytes, limit, rank = estimate.fullest

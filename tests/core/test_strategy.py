@@ -72,6 +72,7 @@ def test_experts_that_do_not_divide_data_parallelism_are_whole_on_devices_of_all
         ({"recompute": "some"}, "`recompute`: 'some' is none of them; choose from none, selective, full"),
         ({"zero": 4}, "`zero`: 4 is none of them; choose from 0, 1, 2, 3"),
         ({"precision": "int4"}, "`precision`: 'int4' is none of them; choose from fp32, fp16, bf16, fp8"),
+        ({"dispatcher": "pigeons"}, "`dispatcher`: 'pigeons' is none of them; choose from None, alltoall"),
         ({"dp": 3}, "`global_batch`: 3 × 1 samples (dp × micro-batch) do not divide 8; give a multiple of 3"),
         ({"dp": 4, "ep": 3}, "`ep`: 3 ranks do not divide the 4 devices of tp · cp · dp; give a divisor"),
         ({"schedule": "1f2b"}, "`schedule`: unknown schedule '1f2b'"),
@@ -105,6 +106,7 @@ def test_what_no_strategy_is_is_refused(changed: dict[str, Any], sentence: str) 
             "`tp`: 8 and the 12 heads of keys and values of gpt3-175B do not divide each other",
         ),
         ({"cp": 3}, {}, "`cp`: 3 does not divide the 2048 tokens of a sample"),
+        ({"dispatcher": "deepep"}, {}, "`dispatcher`: gpt3-175B has no experts that deepep could send tokens to"),
         (
             {"tp": 3, "sequence_parallel": True},
             {},

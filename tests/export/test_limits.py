@@ -33,6 +33,8 @@ PLAIN = Strategy(micro_batch=1, global_batch=16, pp=2, dp=2, layers=(2, 2))
         ("deepspeed", {"recompute": "selective"}, "deepspeed has no selective recomputation"),
         ("deepspeed", {"cp": 2}, "deepspeed has no context parallelism; take cp 1"),
         ("deepspeed", {"schedule": "gpipe"}, "does not run schedule gpipe"),
+        ("deepspeed", {"ep": 2, "dispatcher": "deepep"}, "deepspeed has no"),
+        ("torchtitan", {"zero": 2, "ep": 2, "dispatcher": "allgather"}, "torchtitan has no allgather for the tokens"),
         ("galvatron", {"zero": 1}, "galvatron has no ZeRO-1"),
         ("galvatron", {"recompute": "selective"}, "galvatron has no selective recomputation"),
         ("galvatron", {"layers": (0, 4)}, "gives every stage a block, and stage 0 has none"),

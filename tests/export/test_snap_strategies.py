@@ -26,6 +26,7 @@ PLAIN = Strategy(micro_batch=1, global_batch=16, tp=2, pp=2, dp=2, layers=(3, 3)
         ("galvatron", {"layers": (0, 6)}, {"layers": (1, 5)}),
         ("galvatron", {"cp": 2}, {"cp": 1, "dp": 4}),
         ("torchtitan", {"precision": "fp8"}, {"precision": "bf16"}),
+        ("torchtitan", {"zero": 2, "ep": 2, "dispatcher": "allgather"}, {"dispatcher": "deepep"}),
         ("megatron", {"recompute": ("none", "full")}, {"recompute": "full"}),
     ],
 )

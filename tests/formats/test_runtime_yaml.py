@@ -91,7 +91,7 @@ def test_a_file_of_one_s_own_is_a_runtime(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\nabout: a test\ncompute: 1.5\ndispatcher: hybridep\ncuda_graph: all\nhost_s: 0.001\n")
     runtime = read_runtime(path).runtime("bf16", "h100")
-    assert (runtime.compute, runtime.once_a_node, runtime.graphed, runtime.flash) == (1.5, True, 1.0, True)
+    assert (runtime.compute, runtime.dispatcher, runtime.graphed, runtime.flash) == (1.5, "hybridep", 1.0, True)
 
 
 def test_a_written_runtime_is_read_back_with_what_is_not_as_usual(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from observations import measured_step
 
-from automap_models.core.strategy import Strategy
+from automap_models.core.strategy import Dispatcher, Strategy
 from automap_models.cost.runtime import Runtime
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
@@ -108,10 +108,14 @@ def test_what_a_step_does_not_do_stays_off_and_what_it_says_itself_stays() -> No
     assert (other.tensor_overlap, other.expert_overlap, other.graphed) == (0.5, 0.8, 0.6)
 
 
-@pytest.mark.parametrize(("once", "shares"), [(True, (0.3, 0.4)), (False, (0.1, 0.2))])
-def test_tokens_reach_the_shares_of_their_dispatcher(once: bool, shares: tuple[float, float]) -> None:
+@pytest.mark.parametrize(("dispatcher", "shares"), [("deepep", (0.3, 0.4)), ("alltoall", (0.1, 0.2))])
+def test_tokens_reach_the_shares_of_their_dispatcher(dispatcher: Dispatcher, shares: tuple[float, float]) -> None:
     values = {"exchange_inside": 0.1, "exchange_across": 0.2, "dispatch_inside": 0.3, "dispatch_across": 0.4}
-    assert runtime_with(Runtime(once_a_node=once), values, USUAL).expert_shares == shares
+    strategy = Strategy(micro_batch=1, global_batch=1)
+    of_runtime = runtime_with(Runtime(dispatcher=dispatcher), values, USUAL)
+    assert of_runtime.expert_shares(strategy) == shares
+    of_strategy = runtime_with(Runtime(), values, USUAL)
+    assert of_strategy.expert_shares(replace(strategy, dispatcher=dispatcher)) == shares
 
 
 def test_a_step_that_has_no_price_with_a_number_is_bad_input() -> None:

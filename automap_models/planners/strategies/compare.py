@@ -48,6 +48,7 @@ StrategyResult = Result[StrategyProblem, Strategy]
 KINDS = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
 """Degree of a strategy → the kind of parallelism."""
 CHOICES: Mapping[str, Mapping[str, Any]] = {
+    "with all-to-all": {"dispatcher": "alltoall"},
     "without recomputation": {"recompute": "none"},
     "without ZeRO": {"zero": 0},
     "without sequence parallelism": {"sequence_parallel": False},
@@ -235,14 +236,17 @@ class Comparisons:
         plain = replace(self.problem, without=STEPS - steps_of(best))
         for name, fields in CHOICES.items():
             chosen = any(getattr(best, field) != value for field, value in fields.items())
-            if not chosen or set(fields) & set(self.problem.fixed) or ("schedule" in fields and best.stages == 1):
+            idle = ("schedule" in fields and best.stages == 1) or ("dispatcher" in fields and best.ep == 1)
+            if not chosen or idle or set(fields) & set(self.problem.fixed):
                 continue
             if "layers" in fields:
                 restricted = replace(plain, without=plain.without | {UNEQUAL})
             else:
                 restricted = replace(plain, fixed={**self.problem.fixed, **fields})
             names = self.trained(best)
-            self.search(name, replace(restricted, within=self.frameworks[names[0]]) if names else restricted)
+            budget_s = 0.25 * self.budget_s if "dispatcher" in fields else None  # other degrees are best then
+            within = replace(restricted, within=self.frameworks[names[0]]) if names else restricted
+            self.search(name, within, budget_s)
             row = self.row(name, restricted, self.no_better)
             if row.estimate is None:
                 harder = replace(restricted, without=restricted.without & {UNEQUAL} if "layers" in fields else NOTHING)

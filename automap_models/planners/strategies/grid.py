@@ -56,7 +56,7 @@ class Grid:
 
     def __init__(self, problem: StrategyProblem) -> None:
         self.problem, self.fixed = problem, problem.fixed
-        self.precision = problem.precision
+        self.precision, self.dispatcher = problem.precision, problem.dispatcher
         self.shape, self.devices, self.within = problem.work.shape, problem.cluster.devices, problem.within
 
     def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
@@ -165,6 +165,7 @@ class Grid:
             zero=subspace.zero,
             sequence_parallel=d.sequence_parallel,
             precision=self.precision,
+            dispatcher=self.dispatcher,
             **fields,
         )
 

@@ -24,6 +24,8 @@ from automap_models.simulate.strategy import require_device
 
 WITHIN = "target"
 """The argument that asks for the limits of a framework."""
+OUTSIDE_GRID = frozenset({"precision", "dispatcher", "recompute", "recompute_blocks"})
+"""Fields that no degrees contradict."""
 
 
 class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
@@ -114,18 +116,18 @@ def require_searchable(problem: StrategyProblem) -> None:
     """Refuse a problem before anything is searched.
 
     Raises:
-        BadInput: a device has no constants of training steps, or no peak for the precision; a fixed field does not
-            divide the model; or no number of devices or samples goes together with the fields that are fixed: says
-            which two contradict one another.
+        BadInput: a device has no constants of training steps, no peak for the precision, or no such dispatcher; a fixed
+            field does not divide the model; or no number of devices or samples goes together with the fields that are
+            fixed: says which two contradict one another.
     """
-    strategy = Strategy(micro_batch=1, global_batch=1, precision=problem.precision)
-    for kind in problem.kinds.values() or (problem.device,):
+    strategy = Strategy(micro_batch=1, global_batch=1, precision=problem.precision, dispatcher=problem.dispatcher)
+    for kind in problem.devices:
         require_device(kind, strategy)
     if problem.within is not None:
         require_framework(problem, problem.within)
     require_parts(problem.work.shape, **{name: problem.fixed[name] for name in PARTS if name in problem.fixed})
     if not any_subspace(problem):
-        names = [name for name in problem.fixed if name not in ("precision", "recompute", "recompute_blocks")]
+        names = [name for name in problem.fixed if name not in OUTSIDE_GRID]
         names += [WITHIN] * (problem.within is not None)
         for size in range(1, len(names) + 1):
             for chosen in combinations(names, size):

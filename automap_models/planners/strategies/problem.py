@@ -22,9 +22,9 @@ from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.microbatch import usual_samples
 from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
-from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy, TransformerShape
+from automap_models.core.strategy import RECOMPUTE, Dispatcher, Precision, Recompute, Strategy, TransformerShape
 from automap_models.core.units import size
-from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
+from automap_models.cost.runtime import DEFAULT_RUNTIME, DISPATCHER_DEVICES, Runtime
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_kinds
 from automap_models.simulate.strategy import StrategyPricing
@@ -56,6 +56,23 @@ def charged_s(step_s: float, steps: int, min_gain: float = DEFAULT_MIN_GAIN) -> 
     return step_s / (1.0 - min_gain) ** steps
 
 
+def usual_dispatcher(
+    shape: TransformerShape, devices: Sequence[Device], within: Limits | None = None
+) -> Dispatcher | None:
+    """How tokens go to experts where nobody says: once a node where the devices and the framework have that.
+
+    Args:
+        shape: of the model; None is the answer for one without experts.
+        devices, within: see `usual_precision`.
+    """
+    if shape.experts is None:
+        return None
+    for name, kinds in DISPATCHER_DEVICES.items():
+        if kinds.issuperset(device.name for device in devices) and (within is None or name in within.dispatchers):
+            return name
+    return "alltoall"
+
+
 HALF: Mapping[Precision, str] = {"bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -83,7 +100,8 @@ def usual_batch(shape: TransformerShape, devices: int) -> int:
 
 
 FREE = tuple(f.name for f in fields(Strategy) if f.name != "global_batch")
-"""Fields of a strategy that may be given or searched; precision is the usual one of the devices unless it is given."""
+"""Fields of a strategy that may be given or searched; precision and dispatcher are the usual ones of the devices unless
+they are given."""
 
 
 class SharedCosts(NamedTuple):
@@ -170,9 +188,19 @@ class StrategyProblem:
         return cls(work=model, cluster=cluster, device=device, kinds=kinds, **others)
 
     @property
+    def devices(self) -> list[Device]:
+        """Of the cluster, one of each kind."""
+        return [*self.kinds.values()] or [self.device]
+
+    @property
     def precision(self) -> Precision:
         """The one that is given, or the usual one of the devices."""
-        return self.fixed.get("precision") or usual_precision([*self.kinds.values()] or [self.device], self.within)
+        return self.fixed.get("precision") or usual_precision(self.devices, self.within)
+
+    @property
+    def dispatcher(self) -> Dispatcher | None:
+        """The one that is given, or the usual one of the devices."""
+        return self.fixed.get("dispatcher") or usual_dispatcher(self.work.shape, self.devices, self.within)
 
     @property
     def costs(self) -> SharedCosts:
