@@ -198,6 +198,9 @@ class TrainingRun(TypedDict):
     days: float
     device_hours: float
     cost: float | None
+    goodput: float
+    checkpoint_every_s: float | None
+    in_time: bool | None
 
 
 class Priced(TypedDict):

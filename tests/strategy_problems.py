@@ -85,6 +85,7 @@ def strategies(problem: StrategyProblem) -> Iterator[Strategy]:
                         schedule=schedule,
                         zero=zero,
                         sequence_parallel=shared,
+                        dispatcher=problem.dispatcher,
                         layers=layers,
                     )
                     uniform.require_model(shape)

@@ -74,22 +74,6 @@ class StepParts(NamedTuple):
         return float(sum(self))
 
 
-class TrainingRun(NamedTuple):
-    """What training on so many tokens takes.
-
-    Attributes:
-        tokens: all of them.
-        days: of uninterrupted steps.
-        device_hours: of all devices together.
-        cost: in the currency that a device's hour is priced in; None where nobody says.
-    """
-
-    tokens: float
-    days: float
-    device_hours: float
-    cost: float | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """A strategy's price.
@@ -136,11 +120,10 @@ class Estimate:
     runtime: str = ""
     unfitted: tuple[str, ...] = ()
 
-    def training_run(self, tokens: float, device_hour: float | None = None) -> TrainingRun:
-        """What training on so many tokens takes, with the price of a device's hour what it costs."""
-        hours = tokens / self.tokens_per_s_per_device / 3600.0
-        cost = None if device_hour is None else hours * device_hour
-        return TrainingRun(tokens, hours / self.strategy.devices / 24.0, hours, cost)
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all devices."""
+        return self.tokens_per_s_per_device * self.strategy.devices
 
     @property
     def peak_memory(self) -> float:

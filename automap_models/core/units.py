@@ -76,12 +76,15 @@ SECONDS = Unit(
     "time",
     "seconds",
     "5 us, 300 ms, 20 s or 2 min",
-    {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0},
+    {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+    | dict.fromkeys(("day", "days"), 86400.0)
+    | dict.fromkeys(("year", "years"), 365.25 * 86400.0),
 )
 TOKENS = Unit("number of tokens", "tokens", "1T, 300B or 15e9", {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12})
 SHARE = Unit("share", "a part of one", "0.005 or 0.5 %", {"%": 0.01})
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_COUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -113,6 +116,12 @@ def rounded_up(value: float) -> float:
         return value
     digit = 10.0 ** (math.floor(math.log10(value)) - 2)
     return math.ceil(value / digit * (1.0 - 1e-12)) * digit
+
+
+def token_count(value: float) -> str:
+    """`1.2e12` → `1.2T`, as people say how much a model is trained on."""
+    unit, name = next(((size, name) for size, name in _COUNTS if value >= size), (1.0, ""))
+    return f"{value / unit:.4g}{name}"
 
 
 def percent(fraction: float) -> str:

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from automap_models.core.training_run import TrainingGoal
 from automap_models.core.tuning import FULL, Training
 from automap_models.errors import BadInput
 from automap_models.planners.options import COMPETING, ExploreOptions, PlanOptions
@@ -209,8 +210,7 @@ class StrategyRequest(PlanRequest):
         reserve: bytes that are left free: of each device under None, of devices of a rank beside that by its number.
         target: the framework that is to run it, whose limits hold; None for any.
         devices: least and most devices of a sweep; None for the cluster as it is.
-        tokens: that the model is to be trained on; None where nobody asks what that takes.
-        gpu_hour: what a device costs an hour, in any currency.
+        goal: the whole training; None where nobody asks what that takes.
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -221,16 +221,9 @@ class StrategyRequest(PlanRequest):
     reserve: Mapping[int | None, float] = field(default_factory=dict)
     target: str | None = None
     devices: tuple[int, int] | None = None
-    tokens: float | None = None
-    gpu_hour: float | None = None
+    goal: TrainingGoal | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "gpu_hour"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise BadInput(f"is {value:g}", where=f"`{name}`", do="give a positive number")
-        if self.gpu_hour is not None and self.tokens is None:
-            raise BadInput("prices the hours of nothing", where="`gpu_hour`", do="give `tokens`, too")
         sizes: object = self.devices
         pair = isinstance(sizes, tuple) and len(sizes) == 2 and all(isinstance(n, int) and n > 0 for n in sizes)
         if sizes is not None and not pair:
@@ -251,8 +244,8 @@ FIELDS = (
 
 TRAINING = ("optimizer", "states", "freeze", "lora", "quantize")
 """Options of `core.tuning.Training`."""
-TRAINING_RUN = ("tokens", "gpu_hour")
-"""Options of `core.estimate.TrainingRun`."""
+TRAINING_GOAL = ("tokens", "gpu_hour", "deadline", "mtbf", "checkpoint", "restart")
+"""Options of `core.training_run.TrainingGoal`."""
 
 
 def narrowed(options: Mapping[str, Any]) -> dict[str, Any]:

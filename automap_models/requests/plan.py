@@ -14,6 +14,7 @@ from automap_models.core.device import Device
 from automap_models.core.plan import Plan
 from automap_models.core.schedules import WARM_UPS
 from automap_models.core.strategy import Strategy
+from automap_models.core.training_run import TrainingGoal
 from automap_models.core.tuning import Training
 from automap_models.cost.profile_layers import PRECISIONS, require_fields
 from automap_models.errors import BadInput
@@ -26,7 +27,7 @@ from automap_models.planners.portfolio.profile_strategy import FORBIDDEN, withou
 from automap_models.requests import (
     FIELDS,
     TRAINING,
-    TRAINING_RUN,
+    TRAINING_GOAL,
     ExploreRequest,
     FitRequest,
     StrategyRequest,
@@ -80,12 +81,12 @@ def plan_request(
     common |= {"microbatch_size": microbatch_size, "verbose": verbose}
     if plan is not None and (written := _written(plan)) is not None:
         given: dict[str, Any] = {"fields": vars(written.strategy), "runtime": options.get("runtime") or written.runtime}
-        given |= {"training": written.facts.training, **{name: options.get(name) for name in TRAINING_RUN}}
+        given |= {"training": written.facts.training, "goal": _goal(options)}
         return StrategyRequest(**common, options=ExploreOptions(), price=True, **given)
     divided = divides(source)
     of_source = {"trainable": source.trainable, "microbatch_size": microbatch_size} if divided else {}
     reasons = _of_stages({**options, **of_source})
-    chosen = [name for name in (*OF_STRATEGIES, *TRAINING_RUN) if name in options] + ["price"] * price + ["fit"] * fit
+    chosen = [name for name in (*OF_STRATEGIES, *TRAINING_GOAL) if name in options] + ["price"] * price + ["fit"] * fit
     if options.get("schedule") in WARM_UPS:
         chosen.remove("schedule")
     if plan is not None or not (chosen or divided):
@@ -95,7 +96,7 @@ def plan_request(
         _refuse_of_stages(reasons, source.what if divided else None, chosen)
     if not divided:
         require_fields(options)
-        _refuse(options, TRAINING_RUN, "is for tokens, and the samples of a profile have none")
+        _refuse(options, TRAINING_GOAL, "is for tokens, and the samples of a profile have none")
     if price:
         of_searching = ("devices", "reserve", "budget_s", "thorough", "max_stages", "min_gain")
         _refuse(options, of_searching, "is for a search, and `price` searches nothing")
@@ -112,9 +113,12 @@ def plan_request(
         reserve=reserve if isinstance(reserve, Mapping) else {None: reserve},
         target=options.get("target"),
         devices=options.get("devices"),
-        tokens=options.get("tokens"),
-        gpu_hour=options.get("gpu_hour"),
+        goal=_goal(options),
     )
+
+
+def _goal(options: Mapping[str, Any]) -> TrainingGoal | None:
+    return TrainingGoal.of_options({name: options[name] for name in TRAINING_GOAL if name in options})
 
 
 def _refuse_of_stages(reasons: Mapping[str, str], transformer: str | None, chosen: Sequence[str]) -> NoReturn:

@@ -12,10 +12,10 @@ from typing import Any
 
 from automap_models.core.strategy import DISPATCHERS, PRECISIONS, RECOMPUTE, ZERO_STAGES
 from automap_models.core.tuning import OPTIMIZERS, STATES
-from automap_models.core.units import BYTES, TOKENS
+from automap_models.core.units import BYTES, SECONDS, TOKENS
 from automap_models.export.targets import PLANNED_FOR
 from automap_models.planners.options import ExploreOptions
-from automap_models.requests import FIELDS, TRAINING, TRAINING_RUN
+from automap_models.requests import FIELDS, TRAINING, TRAINING_GOAL
 
 from .parsing import add_options, at_least, positive
 
@@ -54,8 +54,12 @@ TRAINED = """
 """
 """Options: what is trained, and by which optimiser."""
 RUN = """
-    --tokens N    say in how many days, and hours of all devices, the model is trained on so many: 1T, 300B, 15e9
-    --gpu-hour X  what a device costs an hour, in any currency, for what that costs
+    --tokens N         say in how many days, and hours of all devices, the model is trained on so many: 1T, 300B, 15e9
+    --gpu-hour X       what a device costs an hour, in any currency, for what that costs
+    --deadline TIME    until when: '30 days'; with --devices which number of devices meets it for the least
+    --mtbf TIME        between two failures of one device in the mean, for what they take: '5 years'
+    --checkpoint TIME  that training stands still for a checkpoint (default 30 s)
+    --restart TIME     from a failure until it goes on from the last checkpoint (default 5 min)
 """
 """Options: what a whole training takes."""
 SEARCHING = """
@@ -89,7 +93,8 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
         reserve={"type": _reserve},
     )
     add_options(group, TRAINED, optimizer={"choices": OPTIMIZERS}, states={"choices": STATES}, quantize=UNLESS)
-    add_options(group, RUN, tokens={"type": positive(TOKENS)})
+    times = {name: {"type": positive(SECONDS)} for name in ("deadline", "mtbf", "checkpoint", "restart")}
+    add_options(group, RUN, tokens={"type": positive(TOKENS)}, **times)
 
 
 def _reserve(text: str) -> tuple[int | None, float]:
@@ -114,7 +119,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
     """All options of plans by name, as `plan_request` takes them."""
     names = [option.name for option in fields(ExploreOptions)]
-    options = {name: getattr(namespace, name, None) for name in (*names, *FIELDS, *TRAINING, *TRAINING_RUN, "devices")}
+    options = {name: getattr(namespace, name, None) for name in (*names, *FIELDS, *TRAINING, *TRAINING_GOAL, "devices")}
     options["reserve"] = None if namespace.reserve is None else dict(namespace.reserve)
     options["runtime"] = namespace.runtime
     if namespace.no_flash:

@@ -18,13 +18,14 @@ from automap_models.workloads.source import notes_of
 from ..commands.parsing import in_options
 from ..runner import Report
 from .pipeline import heading
-from .strategies import facts, run_document, run_facts, throughput, title_of
+from .run_cost import exit_code, run_document, run_facts
+from .strategies import facts, throughput, title_of
 from .text import Column, Table, fact_table, print_parts
 
 
 def report(request: FitRequest, answer: FitResult) -> Report:
     """The verdict, the memory of the fullest device, and the best strategy or what would fit."""
-    code = Infeasible.exit_code if answer.plan is None else 0
+    code = Infeasible.exit_code if answer.plan is None else exit_code(request, [answer.cost])
     return Report(
         lambda: _print(request, answer),
         lambda: fit_document(request, answer),

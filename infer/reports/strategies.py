@@ -10,7 +10,7 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.cluster import upper_bytes
-from automap_models.core.estimate import DeviceMemory, Estimate, TrainingRun, strategy_in_words
+from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
 from automap_models.core.result import Result
 from automap_models.core.strategy import ONCE_A_NODE, Strategy
 from automap_models.core.units import counted, percent, seconds, size, span
@@ -18,12 +18,13 @@ from automap_models.export.targets import training_limits
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners.strategies.compare import NO_FRAMEWORK, Alternative
 from automap_models.planners.strategies.problem import StrategyProblem
-from automap_models.requests import PlanRequest, StrategyRequest
+from automap_models.requests import PlanRequest
 from automap_models.requests.strategies import StrategyResult, command_line, frameworks_of, gap, searched_document
 from automap_models.workloads.source import notes_of
 
 from ..runner import Report
 from .pipeline import heading
+from .run_cost import exit_code, run_document, run_facts, runs_table
 from .text import Column, Table, fact_table, plain, print_parts
 
 if TYPE_CHECKING:
@@ -35,13 +36,30 @@ def report(request: PlanRequest, answer: StrategyResult | Estimate) -> Report:
     notes = notes_of(request.source, traced=False)
     if isinstance(answer, Estimate):
         show = partial(print_estimate, answer, title_of(request, answer), further=run_facts(request, answer))
-        return Report(show, lambda: estimate_document(answer) | run_document(request, answer), warnings=notes)
+        return Report(
+            show,
+            lambda: estimate_document(answer) | run_document(request, answer),
+            warnings=notes,
+            exit_code=exit_code(request, [answer]),
+        )
+    sizes = [one.cost for one in answer.sizes if one.plan is not None]
+    further = list(run_facts(request, answer.cost, sizes))
     return Report(
-        partial(print_searched, answer, title_of(request, answer.cost), run_facts(request, answer.cost)),
-        lambda: searched_document(answer) | run_document(request, answer.cost),
+        partial(print_searched, answer, title_of(request, answer.cost), further, runs_table(request, sizes)),
+        lambda: _document(request, answer),
         draw=answer.plot,
         warnings=notes,
+        exit_code=exit_code(request, sizes or [answer.cost]),
     )
+
+
+def _document(request: PlanRequest, answer: StrategyResult) -> dict[str, Any]:
+    """A search as plain JSON types, with the training that is asked for."""
+    document = searched_document(answer) | run_document(request, answer.cost)
+    for written, sized in zip(document.get("sizes", ()), answer.sizes, strict=True):
+        if sized.plan is not None:
+            written["best"] |= run_document(request, sized.cost)
+    return document
 
 
 def title_of(request: PlanRequest, estimate: Estimate) -> str:
@@ -54,31 +72,16 @@ def title_of(request: PlanRequest, estimate: Estimate) -> str:
     return f"{where}, {samples}{tokens} a step{usual}"
 
 
-def _training_run(request: PlanRequest, estimate: Estimate) -> TrainingRun | None:
-    """What training on the tokens takes that are asked for; None where nobody asks."""
-    if not isinstance(request, StrategyRequest) or request.tokens is None:
-        return None
-    return estimate.training_run(request.tokens, request.gpu_hour)
+def print_searched(
+    searched: StrategyResult, title: str, further: Sequence[tuple[str, str]] = (), runs: Table | None = None
+) -> None:
+    """Print the best strategy for people.
 
-
-def run_facts(request: PlanRequest, estimate: Estimate) -> list[tuple[str, str]]:
-    """Label and sentence for it."""
-    run = _training_run(request, estimate)
-    if run is None:
-        return []
-    cost = "" if run.cost is None else f", {run.cost:,.0f} at {run.cost / run.device_hours:g} an hour"
-    took = f"{run.days:,.3g} days, {run.device_hours:,.0f} hours of a device{cost}"
-    return [("training run", f"{run.tokens:,.4g} tokens take {took}")]
-
-
-def run_document(request: PlanRequest, estimate: Estimate) -> dict[str, Any]:
-    """The same as plain JSON types, under a key of its own."""
-    run = _training_run(request, estimate)
-    return {} if run is None else {"training_run": run._asdict()}
-
-
-def print_searched(searched: StrategyResult, title: str, further: Sequence[tuple[str, str]] = ()) -> None:
-    """Print the best strategy for people; `title` are the first lines, `further` labels and sentences."""
+    Args:
+        title: the first lines.
+        further: labels and sentences.
+        runs: what a training takes on clusters of other sizes.
+    """
     compared = searched.compared
     about = (lines(searched) for lines in (_order, _limits, _shorter, _stages, _proof))
     print_estimate(
@@ -89,6 +92,7 @@ def print_searched(searched: StrategyResult, title: str, further: Sequence[tuple
         [choices_table(searched)] if compared.choices else [],
         [less_memory_table(compared.memory)] if len(compared.memory) > 1 else [],
         [sizes_table(searched.sizes)] if searched.sizes else [],
+        [runs] if runs is not None else [],
         further=chain(further, *about),
         below=list(_next(searched)),
     )

@@ -20,6 +20,7 @@ from automap_models.core.units import (
     seconds,
     shortened,
     size,
+    token_count,
 )
 
 
@@ -142,3 +143,7 @@ def test_no_shortened_name_is_too_long_or_loses_its_index(
     assert str(index) in short
     assert short == name or "…" in short
     assert len(name) > width or short == name
+
+
+def test_tokens_are_counted_as_people_say_them() -> None:
+    assert [token_count(value) for value in (12.0, 2e9, 15.6e12)] == ["12", "2B", "15.6T"]

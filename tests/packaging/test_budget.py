@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (968, 8),
-    "core": (7_706, 36),
+    "core": (7_817, 37),
     "cost": (3_714, 19),
     "envs": (1_600, 12),
     "export": (2_018, 14),
@@ -38,20 +38,20 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (2_975, 15),
     "plots": (1_258, 9),
-    "requests": (1_963, 12),
+    "requests": (1_960, 12),
     "rl": (1_068, 9),
     "run": (4_705, 24),
     "simulate": (1_731, 10),
     "torch_export": (3_110, 14),
     "workloads": (4_832, 27),
     "zoo": (1, 1),
-    "infer": (5_140, 29),
+    "infer": (5_235, 30),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 70_683, "files": 386, "compiled": 80, "numbers": 241}
+TOTALS = {"lines": 70_886, "files": 388, "compiled": 80, "numbers": 241}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -167,6 +167,27 @@ def test_a_training_run_takes_days_hours_and_money(model: str, capsys: pytest.Ca
     assert run["device_hours"] == pytest.approx(30e9 / rate / 3600)
     assert run["cost"] == pytest.approx(2.5 * 30e9 / rate / 3600)
     assert plan([model, *given, "--price", "--tokens", "30B"]) == 0
-    assert "3e+10 tokens take" in capsys.readouterr().out
+    assert "30B tokens take" in capsys.readouterr().out
     assert main([model, *given, "--gpu-hour", "2.5"]) == 2
-    assert "--gpu-hour: prices the hours of nothing; give --tokens, too" in capsys.readouterr().err
+    assert "--gpu-hour: is of a training that nobody asks for; give --tokens" in capsys.readouterr().err
+
+
+def test_the_least_number_of_devices_that_meets_a_deadline_is_told(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By hand: of two numbers of devices the smaller one takes fewer hours of a device, and here too many days."""
+    given = (model, "--gpus", "2xh100", "--global-batch", "16", "--devices", "2..4", "--tokens", "1T")
+    assert plan([*given, "--json"]) == 0
+    two, four = (one["best"]["tokens_per_s_per_device"] for one in json.loads(capsys.readouterr().out)["sizes"])
+    days = 1e12 / (2 * two) / 86400, 1e12 / (4 * four) / 86400
+    assert plan([*given, "--deadline", f"{0.5 * sum(days):.3f} days"]) == 0
+    assert f"met for the least by 4 devices, in {days[1]:.3g} days" in capsys.readouterr().out
+    assert plan([*given, "--deadline", f"{0.5 * sum(days):.3f} days", "--json"]) == 0
+    runs = [one["best"]["training_run"] for one in json.loads(capsys.readouterr().out)["sizes"]]
+    assert [run["in_time"] for run in runs] == [False, True]
+    assert plan([*given, "--deadline", f"{2 * days[0]:.3f} days"]) == 0
+    assert f"met for the least by 2 devices, in {days[0]:.3g} days" in capsys.readouterr().out
+    assert plan([*given, "--deadline", "1 h"]) == 3
+    assert "missed by all of these numbers of devices" in capsys.readouterr().out
+    assert plan([*given[:3], "--price", "--tokens", "1T", "--deadline", "1 h"]) == 3
+    assert plan([*given[:3], "--price", "--checkpoint", "1 h"]) == 2
