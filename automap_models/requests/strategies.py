@@ -256,10 +256,24 @@ def _runtime(request: StrategyRequest, precision: Precision, device: Device) -> 
     named = request.runtime
     if isinstance(named, Runtime):
         return named
+    _require_runtime(named, request.fields)
     if named is None and request.target in known_runtimes():
         named = request.target
     runtime = read_runtime(named).runtime(precision, device.name) if named else DEFAULT_RUNTIME
     return replace(runtime, name=str(named or ""), flash=runtime.flash and request.flash)
+
+
+def _require_runtime(named: str | Path | None, fields: Mapping[str, Any]) -> None:
+    """Refuse what the framework that a shipped runtime is of does not have, which its numbers do not tell of.
+
+    Raises:
+        BadInput: a field asks for it; says what the framework has instead.
+    """
+    limits = training_limits().get(str(named))
+    for name in ("schedule", "precision", "dispatcher", "zero"):
+        objection = limits.field_objection(name, fields[name]) if limits is not None and name in fields else None
+        if objection is not None:
+            raise BadInput(objection.what, where=f"`{name}`", do=f"{objection.do}, or another `runtime`")
 
 
 def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:

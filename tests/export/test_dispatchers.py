@@ -95,3 +95,21 @@ def test_a_price_has_the_dispatcher_that_a_plan_would_have_unless_a_runtime_says
 def test_what_a_device_or_a_framework_does_not_have_is_refused(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
         priced(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"runtime": "megatron", "zero": 3}, "`zero`: megatron has no ZeRO-3; take zero 0 or 1, or another `runtime`"),
+        (
+            {"runtime": "torchtitan", "zero": 2, "precision": "fp16"},
+            "torchtitan has no precision fp16; take fp32 or bf16",
+        ),
+        ({"runtime": "torchtitan", "zero": 2, "dispatcher": "allgather"}, "torchtitan has no allgather for the tokens"),
+    ],
+)
+def test_what_a_runtime_s_framework_does_not_have_is_not_priced_by_its_numbers(
+    options: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        priced(**options)

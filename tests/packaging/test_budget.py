@@ -38,7 +38,7 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (2_975, 15),
     "plots": (1_258, 9),
-    "requests": (1_960, 12),
+    "requests": (1_974, 12),
     "rl": (1_068, 9),
     "run": (4_705, 24),
     "simulate": (1_731, 10),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 70_886, "files": 388, "compiled": 80, "numbers": 241}
+TOTALS = {"lines": 70_900, "files": 388, "compiled": 80, "numbers": 241}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
