@@ -64,11 +64,12 @@ class Degrees(NamedTuple):
     dp: int = 1
     micro_batch: int = 1
     sequence_parallel: bool = True
+    etp: int | None = None
 
     @property
     def expert_tensor(self) -> int:
         """Devices that share every expert."""
-        return expert_tensor(self.tp, self.dp, self.ep)
+        return expert_tensor(self.tp, self.dp, self.ep, self.etp)
 
 
 Divided = Strategy | Degrees

@@ -5,8 +5,10 @@
 
 Experts lie on the devices of a rank of the pipeline in a way of their own (Megatron's parallel folding, 2504.14960):
 
-    ep divides dp       tp · cp · dp = expert tensor parallelism tp · ep · expert data parallelism cp · dp / ep
-    it does not         tp · cp · dp = 1 · ep · expert data parallelism: each expert is whole on its devices
+    tp · cp · dp = etp · ep · expert data parallelism
+
+Expert tensor parallelism etp is tp, so that the devices of tp share each expert, or 1: each expert is whole on its
+devices. Where nobody says it is tp if ep divides dp, and else 1.
 
 Every stage has as many devices as the others. Stages may differ in their layers and in what they recompute.
 """
@@ -101,6 +103,7 @@ class Strategy:
         vp: virtual stages a rank of the pipeline.
         cp: devices that share every sequence.
         ep: ranks that share the experts of a layer: of data parallelism, or of tp · cp · dp.
+        etp: devices that share each expert: those of tp, or 1; None: see above.
         schedule: a key of `core.schedules.SCHEDULES`.
         recompute: what the backward pass computes again; of all virtual stages, or [pp·vp] of each.
         recompute_blocks: [pp·vp] of how many blocks of each virtual stage, its first ones; None for all of them.
@@ -112,8 +115,8 @@ class Strategy:
 
     Raises:
         BadInput: a number that is not positive, a name that is unknown, a global batch that dp · micro_batch does not
-            divide, a schedule that does not run so many micro-batches or virtual stages, ep that does not divide
-            tp · cp · dp, layers or recomputation of another number of virtual stages.
+            divide, a schedule that does not run so many micro-batches or virtual stages, etp that is neither 1 nor tp,
+            etp · ep that does not divide tp · cp · dp, layers or recomputation of another number of virtual stages.
     """
 
     micro_batch: int
@@ -124,6 +127,7 @@ class Strategy:
     vp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int | None = None
     schedule: str = DEFAULT_SCHEDULE
     recompute: Recompute | tuple[Recompute, ...] = "none"
     recompute_blocks: tuple[int, ...] | None = None
@@ -154,6 +158,12 @@ class Strategy:
         if self.tp * self.cp * self.dp % self.ep:
             what = f"{self.ep} ranks do not divide the {self.tp * self.cp * self.dp} devices of tp · cp · dp"
             raise BadInput(what, where="`ep`", do="give a divisor of them")
+        if self.etp not in (None, 1, self.tp):
+            what = f"{self.etp} devices share no expert where tp is {self.tp}"
+            raise BadInput(what, where="`etp`", do=f"give 1, or {self.tp}")
+        if self.tp * self.cp * self.dp % (self.expert_tensor * self.ep):
+            what = f"{self.etp} × {self.ep} (etp × ep) do not divide the {self.tp * self.cp * self.dp} of tp · cp · dp"
+            raise BadInput(what, where="`etp`", do="give 1, or an ep that divides dp · cp")
         require_runnable(self.schedule, self.pp, self.micro_batches, self.vp)
         if isinstance(self.recompute, tuple) and len(self.recompute) != self.stages:
             what = f"{len(self.recompute)} kinds for {self.pp} × {self.vp} stages (pp × vp)"
@@ -171,8 +181,8 @@ class Strategy:
 
     @property
     def expert_tensor(self) -> int:
-        """Devices that share every expert: those of tp where ep divides dp; else experts are whole."""
-        return expert_tensor(self.tp, self.dp, self.ep)
+        """Devices that share every expert."""
+        return expert_tensor(self.tp, self.dp, self.ep, self.etp)
 
     @property
     def expert_data(self) -> int:
@@ -263,9 +273,9 @@ class Strategy:
         require_parts(shape, self.tp, self.cp, self.ep, self.sequence_parallel, self.dispatcher)
 
 
-def expert_tensor(tp: int, dp: int, ep: int) -> int:
+def expert_tensor(tp: int, dp: int, ep: int, etp: int | None) -> int:
     """Devices that share every expert, see `Strategy`."""
-    return tp if dp % ep == 0 else 1
+    return (tp if dp % ep == 0 else 1) if etp is None else etp
 
 
 PARTS = ("tp", "cp", "ep", "sequence_parallel", "dispatcher")

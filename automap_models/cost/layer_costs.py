@@ -106,7 +106,7 @@ class LayerCosting:
         """The groups of a strategy's devices."""
         s = strategy
         expert_shares = self.runtime.expert_shares(s)
-        key = (s.tp, s.cp, s.ep, s.dp, s.pp, s.vp, SCHEDULES[s.schedule].placement, expert_shares)
+        key = (s.tp, s.cp, s.ep, s.expert_tensor, s.dp, s.pp, s.vp, SCHEDULES[s.schedule].placement, expert_shares)
         if key not in self._groups:
             self._groups[key] = process_groups(strategy, self.cluster, self.constants, expert_shares)
         return self._groups[key]

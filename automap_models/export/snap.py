@@ -249,6 +249,7 @@ def _changes(before: Strategy, after: Strategy) -> Iterator[str]:
         "tp",
         "cp",
         "ep",
+        "etp",
         "pp",
         "dp",
         "vp",
@@ -304,7 +305,7 @@ def _divisors(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
             and limits.degrees_objection(Degrees(**{name: n}, sequence_parallel=s.sequence_parallel), facts) is None
         ]
         if fits and fits[-1] < degree:
-            s = _with_ranks(s, s.dp * degree // fits[-1], **{name: fits[-1]})
+            s = _with_ranks(s, s.dp * degree // fits[-1], **{name: fits[-1], "etp": 1 if s.etp == 1 else None})
     return s
 
 

@@ -145,6 +145,7 @@ class RowDocument(Foreign):
     sequence_parallel: bool | None = None
     layers_per_stage: list[Index] | None = None
     moe_dispatcher: str | None = None
+    etp: int | None = None
     ep_overlap: bool | None = None
     cuda_graph: str | None = None
     recipe: str | None = None

@@ -364,6 +364,7 @@ def _strategy(row: RowDocument, ran: RuntimeFile, year: int, device: str) -> Str
         vp=vp,
         cp=row.cp or 1,
         ep=row.ep or 1,
+        etp=row.etp if tp > 1 else None,
         schedule=schedule,
         recompute=recompute,
         zero=min(zero, ran.zero_beside_pipeline if pp > 1 else 3),

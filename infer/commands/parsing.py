@@ -49,7 +49,7 @@ _ALIKE = """
     granularity max_stages measure mesh micro_batches model microbatch_size min_gain min_stage nodes objective out
     pieces plan planner policy rules schedule sequence split split_passes stages state_factor thorough
     trainable verify devices price reserve seed warm_start
-    runtime tp pp dp vp cp ep micro_batch recompute zero sequence_parallel precision dispatcher layers check snap to
+    runtime tp pp dp vp cp ep etp micro_batch recompute zero sequence_parallel precision dispatcher layers check snap to
     topo also pull optimizer states freeze lora quantize tokens gpu_hour
     deadline mtbf checkpoint restart
 """

@@ -25,7 +25,8 @@ STRATEGY = """
     --dp N               ranks of data parallelism (default: what the others leave of the devices)
     --vp N               virtual stages a rank of the pipeline
     --cp N               context parallelism: devices that share every sequence
-    --ep N               ranks of data parallelism that share the experts of a layer
+    --ep N               devices that share the experts of a layer, of those of a rank of the pipeline
+    --etp N              devices that share each expert: those of tp, or 1
     --micro-batch N      samples of a micro-batch on a rank of dp (default 1)
     --recompute          what the backward pass computes again: nothing (default), attention cores, or all of every
         block

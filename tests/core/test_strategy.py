@@ -51,6 +51,8 @@ def test_sizes_that_are_no_positive_whole_numbers_are_refused(key: str, value: o
         ({"tp": 2, "cp": 2, "dp": 2, "ep": 4}, 1, 2),
         ({"tp": 4, "dp": 8, "ep": 8}, 4, 1),
         ({"tp": 4, "cp": 2, "dp": 8, "ep": 4}, 4, 4),
+        ({"tp": 4, "cp": 2, "dp": 8, "ep": 4, "etp": 1}, 1, 16),
+        ({"tp": 4, "cp": 2, "dp": 8, "ep": 16, "etp": 4}, 4, 1),
     ],
 )
 def test_experts_that_do_not_divide_data_parallelism_are_whole_on_devices_of_all_three(
@@ -75,6 +77,11 @@ def test_experts_that_do_not_divide_data_parallelism_are_whole_on_devices_of_all
         ({"dispatcher": "pigeons"}, "`dispatcher`: 'pigeons' is none of them; choose from None, alltoall"),
         ({"dp": 3}, "`global_batch`: 3 × 1 samples (dp × micro-batch) do not divide 8; give a multiple of 3"),
         ({"dp": 4, "ep": 3}, "`ep`: 3 ranks do not divide the 4 devices of tp · cp · dp; give a divisor"),
+        ({"dp": 4, "tp": 4, "etp": 2}, "`etp`: 2 devices share no expert where tp is 4; give 1, or 4"),
+        (
+            {"dp": 2, "tp": 4, "ep": 8, "etp": 4},
+            "`etp`: 4 × 8 (etp × ep) do not divide the 8 of tp · cp · dp; give 1, or an ep that divides dp · cp",
+        ),
         ({"schedule": "1f2b"}, "`schedule`: unknown schedule '1f2b'"),
         ({"pp": 2, "vp": 2}, "`virtual`: schedule 1f1b with 2 virtual stage(s) a rank; give 1"),
         (

@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (968, 8),
-    "core": (7_817, 37),
+    "core": (7_828, 37),
     "cost": (3_714, 19),
     "envs": (1_600, 12),
-    "export": (2_018, 14),
-    "formats": (5_255, 21),
+    "export": (2_019, 14),
+    "formats": (5_257, 21),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
@@ -36,7 +36,7 @@ BUDGET = {
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
     "planners/staged": (3_527, 19),
-    "planners/strategies": (2_975, 15),
+    "planners/strategies": (2_981, 15),
     "plots": (1_258, 9),
     "requests": (1_974, 12),
     "rl": (1_068, 9),
@@ -45,13 +45,13 @@ BUDGET = {
     "torch_export": (3_110, 14),
     "workloads": (4_832, 27),
     "zoo": (1, 1),
-    "infer": (5_235, 30),
+    "infer": (5_236, 30),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 70_900, "files": 388, "compiled": 80, "numbers": 241}
+TOTALS = {"lines": 70_921, "files": 388, "compiled": 80, "numbers": 241}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -13,6 +13,9 @@ Left out is what a strategy on the grid is never slower and never fuller than, u
     cp and micro-batch            a factor that they have in common, for whole sequences on so many more ranks of data
                                   parallelism are as many tokens a device: keys and values go less far, and all else
                                   takes the same but for position tables (1e-4 of a step)
+
+Experts that are whole where ep divides dp (etp 1) are on the grid where they are asked for: of six searches of mixtures
+of experts none chose them.
 """
 
 from __future__ import annotations
@@ -74,13 +77,15 @@ class Grid:
             samples, split = divmod(self.problem.global_batch, max(dp, 1))
             if odd or split or self.fixed.get("dp", dp) != dp or not self._splits_operators(tp):
                 continue
-            if shape.sequence % cp or pp > shape.layers + 2:
+            if shape.sequence % cp or pp > shape.layers + 2 or self.fixed.get("etp") not in (None, 1, tp):
                 continue
-            eps = [ep for ep in self._values("ep", _divisors(experts)) if not (tp * cp * dp % ep or experts % ep)]
+            etp = self.fixed.get("etp")
+            folds = tp * cp * dp // (etp or 1)
+            eps = [ep for ep in self._values("ep", _divisors(experts)) if not (folds % ep or experts % ep)]
             micro_batches = [size for size in self._values("micro_batch", _divisors(samples)) if samples % size == 0]
             shares = self._values("sequence_parallel", (True, False) if tp > 1 else (False,))
             for ep, micro_batch, shared in product(eps, micro_batches, shares):
-                degrees = Degrees(tp, cp, ep, pp, dp, micro_batch, shared)
+                degrees = Degrees(tp, cp, ep, pp, dp, micro_batch, shared, etp)
                 divides = not shared or shape.sequence % (tp * cp) == 0
                 if divides and self._has_degrees(degrees) and not self._splits_in_vain(degrees):
                     yield degrees
@@ -161,6 +166,7 @@ class Grid:
             vp=subspace.choice.vp,
             cp=d.cp,
             ep=d.ep,
+            etp=d.etp,
             schedule=subspace.choice.schedule,
             zero=subspace.zero,
             sequence_parallel=d.sequence_parallel,
