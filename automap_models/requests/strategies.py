@@ -26,7 +26,7 @@ from automap_models.export.target import Source as PlanSource
 from automap_models.export.targets import strategy_limits, target_by_name, training_limits
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import read_kinds
-from automap_models.formats.runtime_yaml import known_runtimes, read_runtime
+from automap_models.formats.runtime_yaml import known_runtimes, read_runtime, split_layers
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Watch
@@ -296,6 +296,7 @@ def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerSha
     """The strategy of a model on a cluster, with the fields that are open as `Strategy` has them.
 
     Data parallelism takes the devices that are left, and the schedule is 1F1B, with virtual stages the interleaved one.
+    Layers that do not make equal stages are split as frameworks do it.
     """
     fields = {"micro_batch": 1, **fields}
     require_parts(shape, **{key: fields[key] for key in PARTS if key in fields})
@@ -315,6 +316,8 @@ def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerSha
         do = f"{error.do}, of {samples} sample(s) each (dp × micro-batch)"
         raise BadInput(error.what, where="`global_batch`", do=do) from None
     strategy.require_cluster(cluster)
+    if strategy.layers is None and strategy.stages <= shape.layers:
+        strategy = replace(strategy, layers=split_layers(shape.layers, strategy.stages, "ends"))
     strategy.require_model(shape)
     return strategy
 

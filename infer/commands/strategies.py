@@ -36,7 +36,8 @@ STRATEGY = """
     --precision          of weights and activations (default: the faster of bf16 and fp16 on the devices, else fp32)
     --dispatcher         how tokens go to experts (default: once a node, by DeepEP or HybridEP, where the devices and
         --for have that, else by all-to-all; with --runtime as its file says)
-    --layers N,N,…       of each virtual stage, in the order of the model (default: equal)
+    --layers N,N,…       of each virtual stage, in the order of the model (with --price: equal, else as frameworks split
+        them)
     --runtime NAME|FILE  the program that runs it, by whose numbers seconds and memory are: megatron, torchtitan,
         deepspeed, fsdp, nanotron, … (conf/runtime), or a YAML file (default: that of --for, else programs in general)
     --no-flash           attention computes and keeps its scores, in several kernels

@@ -38,20 +38,20 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (2_981, 15),
     "plots": (1_258, 9),
-    "requests": (1_974, 12),
+    "requests": (1_977, 12),
     "rl": (1_068, 9),
     "run": (4_705, 24),
     "simulate": (1_731, 10),
     "torch_export": (3_110, 14),
     "workloads": (4_832, 27),
     "zoo": (1, 1),
-    "infer": (5_236, 30),
+    "infer": (5_237, 30),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 70_921, "files": 388, "compiled": 80, "numbers": 241}
+TOTALS = {"lines": 70_925, "files": 388, "compiled": 80, "numbers": 241}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

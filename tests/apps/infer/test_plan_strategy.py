@@ -377,3 +377,13 @@ def test_nothing_fits_and_the_least_change_that_would_is_named(
     message = capsys.readouterr().err
     assert "no strategy of 16 samples fits the memory of 3.5 GB" in message
     assert "open: the best strategy found then takes" in message
+
+
+@pytest.mark.parametrize(("pp", "layers"), [(4, None), (7, (1, 2, 2, 2, 2, 2, 1)), (8, (1, 1, 2, 2, 2, 2, 1, 1))])
+def test_layers_that_make_no_equal_stages_are_priced_as_frameworks_split_them(
+    pp: int, layers: tuple[int, ...] | None
+) -> None:
+    """Twelve layers by hand: with an embedding and a head as large as a layer seven stages are equal; eight are not,
+    and those in the middle have one more. A price was refused, with 94 layers on 8 ranks, say."""
+    strategy = am.price("gpt2", gpus=f"{pp}xa100", pp=pp, global_batch=8, dropout=False).strategy
+    assert strategy.layers == layers
