@@ -270,7 +270,7 @@ class Strategy:
             BadInput: see `require_parts`, `stage_layers` and `stage_recompute`.
         """
         self.stage_recompute(shape)
-        require_parts(shape, self.tp, self.cp, self.ep, self.sequence_parallel, self.dispatcher)
+        require_parts(shape, self.tp, self.cp, self.ep, self.sequence_parallel, self.dispatcher, self.etp)
 
 
 def expert_tensor(tp: int, dp: int, ep: int, etp: int | None) -> int:
@@ -278,7 +278,7 @@ def expert_tensor(tp: int, dp: int, ep: int, etp: int | None) -> int:
     return (tp if dp % ep == 0 else 1) if etp is None else etp
 
 
-PARTS = ("tp", "cp", "ep", "sequence_parallel", "dispatcher")
+PARTS = ("tp", "cp", "ep", "sequence_parallel", "dispatcher", "etp")
 """Fields that say into how many parts operators, samples and experts are divided, and how these get their tokens."""
 
 
@@ -289,20 +289,21 @@ def require_parts(
     ep: int = 1,
     sequence_parallel: bool = False,
     dispatcher: Dispatcher | None = None,
+    etp: int | None = None,
 ) -> None:
     """Refuse a model whose operators, samples or experts cannot be divided like this.
 
     Args:
-        tp, cp, ep, sequence_parallel, dispatcher: see `Strategy`.
+        tp, cp, ep, sequence_parallel, dispatcher, etp: see `Strategy`.
 
     Raises:
         BadInput: tp does not divide its heads or its perceptron, or keys and values neither divide nor are divided by
             it; cp, or tp with sequence parallelism, does not divide its tokens; ep does not divide its experts; there
-            are none that tokens could go to.
+            are none, and it is said how they are divided or get their tokens.
     """
-    if dispatcher is not None and shape.experts is None:
-        what = f"{shape.name} has no experts that {dispatcher} could send tokens to"
-        raise BadInput(what, where="`dispatcher`", do="leave it out")
+    for key, value in (("dispatcher", dispatcher), ("etp", etp)):
+        if value is not None and shape.experts is None:
+            raise BadInput(f"{shape.name} has no experts", where=f"`{key}`", do="leave it out")
     tokens = tp * cp if sequence_parallel else cp
     for key, parts, what, total in (
         ("tp", tp, "heads", shape.heads),

@@ -113,7 +113,8 @@ def test_what_no_strategy_is_is_refused(changed: dict[str, Any], sentence: str) 
             "`tp`: 8 and the 12 heads of keys and values of gpt3-175B do not divide each other",
         ),
         ({"cp": 3}, {}, "`cp`: 3 does not divide the 2048 tokens of a sample"),
-        ({"dispatcher": "deepep"}, {}, "`dispatcher`: gpt3-175B has no experts that deepep could send tokens to"),
+        ({"dispatcher": "deepep"}, {}, "`dispatcher`: gpt3-175B has no experts; leave it out"),
+        ({"tp": 2, "etp": 1}, {}, "`etp`: gpt3-175B has no experts; leave it out"),
         (
             {"tp": 3, "sequence_parallel": True},
             {},

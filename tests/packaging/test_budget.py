@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (968, 8),
-    "core": (7_828, 37),
+    "core": (7_829, 37),
     "cost": (3_714, 19),
     "envs": (1_600, 12),
     "export": (2_019, 14),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 70_925, "files": 388, "compiled": 80, "numbers": 241}
+TOTALS = {"lines": 70_926, "files": 388, "compiled": 80, "numbers": 241}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
