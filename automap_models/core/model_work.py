@@ -14,7 +14,7 @@ where b is the samples of a micro-batch. With sequence parallelism tp divides al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -190,6 +190,33 @@ class SharedWork(NamedTuple):
     places: tuple[int, ...]
 
 
+class TowerLayers(NamedTuple):
+    """Alike layers of an encoder of images: the first rank of the pipeline has them, whatever the cuts.
+
+    Attributes:
+        layer: one of them.
+        count: how many.
+        recomputes: whether they recompute what the first block does.
+    """
+
+    layer: LayerWork
+    count: int = 1
+    recomputes: bool = False
+
+
+def undivided(layer: LayerWork) -> LayerWork:
+    """The layer where every device has all tokens: neither cp nor sequence parallelism divides what it does."""
+    parts = {field.name: getattr(layer, field.name) for field in fields(layer)}
+    amounts = {
+        name: Amounts(part.values, part.marks & ~Mark.TOKENS)
+        for name, part in parts.items()
+        if isinstance(part, Amounts)
+    }
+    sizes, moved = (marks & ~Mark.TOKENS for marks in (layer.kernels.size_marks, layer.kernels.moved_marks))
+    kernels = replace(layer.kernels, size_marks=sizes, moved_marks=moved)
+    return replace(layer, **{**amounts, "kernels": kernels, "context": NOTHING})
+
+
 @dataclass(frozen=True, eq=False)
 class ModelWork:
     """A model, layer by layer.
@@ -204,6 +231,7 @@ class ModelWork:
             counted with the first place; 0 where none are.
         shared: beside these.
         recurrent, training: see ModelFacts.
+        tower: what encodes images for the first place.
         recompute, schedules: what strategies of it may recompute, and their schedules, by name.
     """
 
@@ -215,6 +243,7 @@ class ModelWork:
     shared: tuple[SharedWork, ...] = ()
     recurrent: bool = False
     training: Training = FULL
+    tower: tuple[TowerLayers, ...] = ()
 
     recompute: ClassVar[tuple[Recompute, ...]] = RECOMPUTE
     schedules: ClassVar[tuple[str, ...]] = tuple(SCHEDULES)
