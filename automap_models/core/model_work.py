@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,12 +195,12 @@ class TowerLayers(NamedTuple):
 
     Attributes:
         layer: one of them.
-        count: how many.
+        copies: how many.
         recomputes: whether they recompute what the first block does.
     """
 
     layer: LayerWork
-    count: int = 1
+    copies: int = 1
     recomputes: bool = False
 
 
@@ -214,7 +214,8 @@ def undivided(layer: LayerWork) -> LayerWork:
     }
     sizes, moved = (marks & ~Mark.TOKENS for marks in (layer.kernels.size_marks, layer.kernels.moved_marks))
     kernels = replace(layer.kernels, size_marks=sizes, moved_marks=moved)
-    return replace(layer, **{**amounts, "kernels": kernels, "context": NOTHING})
+    changes: dict[str, Any] = {**amounts, "kernels": kernels, "context": NOTHING}
+    return replace(layer, **changes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -217,7 +217,7 @@ class LayerCosting:
         if not self.work.tower:
             return costs
         sums = np.eye(count, len(self.rows))
-        sums[first, count:] = [part.count for part in self.work.tower]
+        sums[first, count:] = [part.copies for part in self.work.tower]
         memory = np.tensordot(sums, costs.memory, axes=1)
         memory[..., 2] = costs.memory[:count, :, 2]
         memory[first, :, 2] = np.maximum(memory[first, :, 2], costs.memory[count:, :, 2].max(axis=0))
