@@ -183,11 +183,13 @@ class SharedWork(NamedTuple):
         parameters: how many.
         frozen_bytes: of what is not trained.
         places: ascending; the layer at the first one has it among its own.
+        is_output: whether the embedding is the output matrix, where these are what is shared.
     """
 
     parameters: float
     frozen_bytes: float
     places: tuple[int, ...]
+    is_output: bool = True
 
 
 class TowerLayers(NamedTuple):
@@ -206,13 +208,12 @@ class TowerLayers(NamedTuple):
 
 def undivided(layer: LayerWork) -> LayerWork:
     """The layer where every device has all tokens: neither cp nor sequence parallelism divides what it does."""
+    others = np.int8(~Mark.TOKENS)
     parts = {field.name: getattr(layer, field.name) for field in fields(layer)}
     amounts = {
-        name: Amounts(part.values, part.marks & ~Mark.TOKENS)
-        for name, part in parts.items()
-        if isinstance(part, Amounts)
+        name: Amounts(part.values, part.marks & others) for name, part in parts.items() if isinstance(part, Amounts)
     }
-    sizes, moved = (marks & ~Mark.TOKENS for marks in (layer.kernels.size_marks, layer.kernels.moved_marks))
+    sizes, moved = (marks & others for marks in (layer.kernels.size_marks, layer.kernels.moved_marks))
     kernels = replace(layer.kernels, size_marks=sizes, moved_marks=moved)
     changes: dict[str, Any] = {**amounts, "kernels": kernels, "context": NOTHING}
     return replace(layer, **changes)
@@ -252,5 +253,5 @@ class ModelWork:
     @property
     def facts(self) -> ModelFacts:
         """What frameworks ask of the model."""
-        tied = self.tied > 0 or bool(self.shared)
+        tied = self.tied > 0 or any(one.is_output for one in self.shared)
         return ModelFacts(self.shape, tied, recurrent=self.recurrent, training=self.training)

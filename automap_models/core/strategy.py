@@ -52,6 +52,7 @@ class TransformerShape:
         experts: in a layer; None where there are none.
         outputs: columns of the output matrix; None where they are those of the vocabulary.
         tower_heads: of attention in a tower of images; None where there is none.
+        mtp_layers: that predict further tokens, on the last rank; None where there are none.
 
     Raises:
         BadInput: a size that is no positive whole number, or heads that are no multiple of `kv_heads`.
@@ -68,11 +69,12 @@ class TransformerShape:
     experts: int | None = None
     outputs: int | None = None
     tower_heads: int | None = None
+    mtp_layers: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "name" and not (field.name in ("experts", "outputs", "tower_heads") and value is None):
+            if field.name != "name" and not (value is None and field.default is None):
                 _require_count(field.name, value)
         if self.heads % self.kv_heads:
             what = f"{self.heads} heads share {self.kv_heads} of keys and values unevenly"

@@ -189,7 +189,8 @@ class StageCosting:
             frozen: [S, 2] bytes.
         """
         sums_s = 0.0
-        for parameters, frozen_bytes, places in self.work.shared:
+        for count, frozen_bytes, places, _ in self.work.shared:
+            parameters = count / self.strategy.tp
             _, *others = dict.fromkeys(self.rank_of[stage] for stage in stages[list(places)].tolist())
             of_ranks[others, 0] += parameters
             frozen[others, 0] += frozen_bytes / self.strategy.tp

@@ -68,6 +68,10 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str, train
     if tied and not of_first.trains("embedding"):
         shared = (SharedWork(0.0, of_both_ends * first.item_bytes, (0, len(order) - 1)),)
         of_both_ends = 0.0
+    elif shape.mtp_layers and not tied:  # Megatron's last rank has a copy of the embedding, for further tokens
+        table = float(shape.vocabulary * shape.hidden)
+        trains = of_first.trains("embedding")
+        shared = (SharedWork(table * trains, table * first.item_bytes * (not trains), (0, len(order) - 1), False),)
     recurrent = isinstance(sizes, DecoderConfig) and sizes.recurrence is not None
     before = tower_layers(tower, dtype, *of_tower) if tower else ()
     return ModelWork(shape, tuple(layers), order, dtype, of_both_ends, shared, recurrent, training, before)
