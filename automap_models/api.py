@@ -450,8 +450,8 @@ def _source(model: object, inputs: object, options: _ProfileOptions) -> Source:
     if isinstance(model, (str, os.PathLike)):
         what = os.fspath(model)
         kind = source_kind(what)
-        asked = (name for name, kinds in OF_KINDS.items() if kind not in kinds)
-        if name := next((name for name in asked if getattr(options, name) not in (None, False)), ""):
+        foreign = (name for name, kinds in OF_KINDS.items() if kind not in kinds)
+        if name := next((name for name in foreign if getattr(options, name) not in (None, False)), ""):
             raise BadInput(f"{what} {kind.value}", where=f"`{name}`", do="leave it out")
         sizes = options.batch, options.sequence, options.dtype, options.trainable, options.dropout
         return Source(what, kind, *sizes, images=options.images, mtp=options.mtp)

@@ -107,8 +107,8 @@ def decode_config(content: bytes, name: str, *, where: str, **options: Any) -> C
     tokens = meant.sequence or min(config.context or 512, 8192)
     notes, architecture = [*config_notes(values, family)], config.architecture
     if isinstance(architecture, DecoderConfig):
-        architecture, said = further(architecture, document, values, tokens, meant, where)
-        notes = [*said, *left_out(document, architecture.tower is not None), *notes]
+        architecture, of_parts = further(architecture, document, values, tokens, meant, where)
+        notes = [*of_parts, *left_out(document, architecture.tower is not None), *notes]
     elif meant.images or meant.mtp:
         option = "images" if meant.images else "mtp"
         raise BadInput(f"is not known for models of {family}", where=f"`{option}`", do="leave it out")

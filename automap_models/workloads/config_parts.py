@@ -63,14 +63,14 @@ def further(
     if tower is None:
         return replace(decoder, predicting_layers=layers), notes
     taken = tower.images * tower.image_tokens
-    said = f"{tower.images:,} image{'s' * (tower.images > 1)} of {tower.side:,} x {tower.side:,} pixels"
+    pixels = f"{tower.images:,} image{'s' * (tower.images > 1)} of {tower.side:,} x {tower.side:,} pixels"
     if taken > tokens:
-        what = f"{said} are {taken:,} tokens, and a sample has {tokens:,}"
+        what = f"{pixels} are {taken:,} tokens, and a sample has {tokens:,}"
         if options.images:
             raise BadInput(what, where="`images`", do="give fewer, or a longer `sequence`")
         return replace(decoder, predicting_layers=layers), [*notes, f"no image is priced: {what}"]
     notes.append(
-        f"a sample has {said} (--images): {tower.patches:,} patches each in a tower of {len(tower.reach)} layers "
+        f"a sample has {pixels} (--images): {tower.patches:,} patches each in a tower of {len(tower.reach)} layers "
         f"on the first rank, {taken:,} of the {tokens:,} tokens"
     )
     return replace(decoder, tower=tower, predicting_layers=layers), notes

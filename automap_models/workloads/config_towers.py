@@ -62,15 +62,15 @@ def read_tower(document: Mapping[str, Any], width: int, images: int, where: str)
         BadInput: it lacks a size, or sizes do not fit each other.
     """
     vision: dict[str, Any] = document["vision_config"]
-    kind, families = str(document.get("model_type")), tower_families()
+    kind, described = str(document.get("model_type")), tower_families()
     named = re.sub("(_vision)?(_model)?$", "", str(vision.get("model_type")))
-    encoder = next((family for key in (named, kind) if (family := families.get(key)) and family.stem), None)
-    outer = families.get(kind)
+    encoder = next((described[key] for key in (named, kind) if key in described and described[key].stem), None)
+    outer = described.get(kind)
     if encoder is None or outer is None or not outer.projector:
         return None
-    family = replace(encoder, keys=encoder.keys | outer.keys, fixed=encoder.fixed | outer.fixed)
+    read = replace(encoder, keys=encoder.keys | outer.keys, fixed=encoder.fixed | outer.fixed)
     values = {**document, **vision} if "text_config" in document else vision
-    sizes = FamilySizes(family, convert(values, family.schema(), where=where, do="check the file"), where)
+    sizes = FamilySizes(read, convert(values, read.schema(), where=where, do="check the file"), where)
     return _tower(sizes, encoder, outer, width, images)
 
 

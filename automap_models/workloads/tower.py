@@ -57,7 +57,7 @@ def tower_layers(c: Tower, dtype: str, of_tower: LayerTraining, of_projector: La
         x = block_of(layer, layer.value(width), sizes, "w-")
         return TowerLayers(undivided(layer.work("vision/block", [x], causal=False)), c.reach.count(reach), True)
 
-    stem, ending, after = (Layer(tokens, dtype, of) for of in (of_tower, of_tower, of_projector))
+    stem, ending, after = (Layer(tokens, dtype, part) for part in (of_tower, of_tower, of_projector))
     rows = c.images * c.patches
     parts = [stepped(stem.value(c.patch_numbers, rows=rows), stem, c.stem), *map(block, Counter(c.reach))]
     parts += [stepped(ending.value(width), ending, c.ending)] * bool(c.ending)
