@@ -232,7 +232,7 @@ _TYPES: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("N", "S", "M", "B", "K", "Q"), at_least(1)),
     **dict.fromkeys(("FILE", "FILE|FOLDER"), file_argument),
     **dict.fromkeys(("NAME|FILE", "KIND|FILE", "policy|FILE", "K|CLUSTER", "N×KIND"), name_argument),
-    **dict.fromkeys(("cpus", "seed", "warmup"), at_least(0)),
+    **dict.fromkeys(("cpus", "images", "mtp", "seed", "warmup"), at_least(0)),
     "X": float,
     "SHARE": quantity(SHARE),
     "TIME": quantity(SECONDS),
