@@ -219,12 +219,12 @@ class Limits:
     def _parts_objection(self, divided: Divided, shape: TransformerShape) -> Objection | None:
         """To a tower of images, and to layers that predict further tokens."""
         if shape.mtp_layers and not self.mtp:
-            do = "take megatron or deepspeed, or --mtp 0"
+            do = "take megatron or deepspeed, or give `mtp` 0"
             return Objection(f"{self.name} has no layers of multi-token prediction, and {shape.name} has some", do)
         if not shape.tower_heads:
             return None
         if self.tower is None:
-            do = "take megatron or deepspeed, or --images 0"
+            do = "take megatron or deepspeed, or give `images` 0"
             return Objection(f"{self.name} has no models with a tower of images, as {shape.name} is one", do)
         divided_by = next((name for name in self.tower if getattr(divided, name) > 1), None)
         if divided_by is None:

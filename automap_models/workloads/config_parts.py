@@ -55,7 +55,7 @@ def further(
     elif layers:
         notes.append(
             f"{layers} layer{'s' * (layers > 1)} of multi-token prediction "
-            "on the last rank, as the file says and Megatron-Bridge trains it; --mtp 0 leaves it out"
+            "on the last rank, as the file says and Megatron-Bridge trains it; `mtp` 0 leaves it out"
         )
     if layers < 0 or layers > 16:
         raise BadInput(f"must be 0 to 16, is {layers}", where="`mtp`")
@@ -70,7 +70,7 @@ def further(
             raise BadInput(what, where="`images`", do="give fewer, or a longer `sequence`")
         return replace(decoder, predicting_layers=layers), [*notes, f"no image is priced: {what}"]
     notes.append(
-        f"a sample has {pixels} (--images): {tower.patches:,} patches each in a tower of {len(tower.reach)} layers "
+        f"a sample has {pixels} (`images`): {tower.patches:,} patches each in a tower of {len(tower.reach)} layers "
         f"on the first rank, {taken:,} of the {tokens:,} tokens"
     )
     return replace(decoder, tower=tower, predicting_layers=layers), notes

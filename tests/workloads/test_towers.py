@@ -188,7 +188,7 @@ def test_images_are_encoded_one_by_one(images: int) -> None:
 def test_what_is_priced_of_images_is_said() -> None:
     model = decoded(VALUES, images=IMAGES)
     assert model.notes[0] == (
-        "a sample has 3 images of 16 x 16 pixels (--images): 16 patches each in a tower of 3 layers on the first rank, "
+        "a sample has 3 images of 16 x 16 pixels (`images`): 16 patches each in a tower of 3 layers on the first rank, "
         "48 of the 8,192 tokens"
     )
     assert decoded(VALUES, images=0).notes[0].startswith("vision_config is left out")
