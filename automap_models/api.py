@@ -46,7 +46,7 @@ from automap_models.requests.fit import FitResult
 from automap_models.requests.plan import OF_STRATEGIES, plan_request
 from automap_models.requests.strategies import StrategyResult
 from automap_models.requests.words import fields_of, in_words
-from automap_models.workloads.source import Source, SourceKind, framework_of, source_kind
+from automap_models.workloads.source import OF_KINDS, Source, SourceKind, framework_of, source_kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -167,7 +167,7 @@ def profile(
         measure: run the step on this machine and take its times instead.
         name: of the model.
         options: of measuring (`repeats`, `warmup`, `seed`); of a name (`batch`, `sequence`, `dtype`,
-            `dropout`), and `trainable`.
+            `dropout`, `images`, `mtp`), and `trainable`.
 
     Raises:
         BadInput: the model or an option cannot be used.
@@ -206,8 +206,8 @@ def plan(
         options: those of the command: `global_batch`, `schedule`, `pin`, `max_stages`, `forbid`, `memory`, `budget`, …;
             of a strategy also fields of `Strategy`, which are then given, `runtime`, `reserve` (bytes of each device
             that are left free, or by rank) and `devices` (least and most of a sweep). `for_` is the framework of
-            `automap-export` that is to run the plan. `batch`, `sequence`, `dtype`, `dropout` and `trainable` say which
-            training step of a model by name is meant.
+            `automap-export` that is to run the plan. `batch`, `sequence`, `dtype`, `dropout`, `images`, `mtp`
+            and `trainable` say which training step of a model by name is meant.
 
     Raises:
         BadInput: an argument cannot be used.
@@ -255,6 +255,8 @@ def price(
     device: str | Device | None = None,
     sequence: int | None = None,
     dropout: bool = False,
+    images: int | None = None,
+    mtp: int | None = None,
     runtime: Runtime | PathLike | None = None,
     **fields: Any,
 ) -> PricedStrategy:
@@ -269,6 +271,8 @@ def price(
         device: what the cluster is made of; None is the kind that the cluster names. A mixed one names several.
         sequence: tokens of a sample; None is the model's own number.
         dropout: whether the model has the dropout that its config.json says.
+        images: of a sample, of a config.json with a tower of images; None is 1, 0 the language model alone.
+        mtp: layers that predict further tokens; None is as many as its config.json says.
         runtime: how the framework runs it: a record, a shipped one's name ("megatron", …) or a YAML file; None is as
             programs in general do.
 
@@ -276,7 +280,7 @@ def price(
         BadInput: an argument cannot be used, or the strategy divides the model or the cluster otherwise than these can
             be divided.
     """
-    source = _source(model, None, _ProfileOptions(sequence=sequence, dropout=dropout))
+    source = _source(model, None, _ProfileOptions(sequence=sequence, dropout=dropout, images=images, mtp=mtp))
     of_strategy = {} if strategy is None else asdict(strategy)
     options = {**of_strategy, **fields_of("price", _OF_PLANS, fields), "runtime": runtime}
     with in_words():
@@ -373,7 +377,7 @@ def export(
         check: have the target's own parser, which must be installed, read the text back.
         cluster, device: of a strategy, to say what a snapped one loses; needs the model.
         microbatch_size: as of `plan`.
-        options: `batch`, `sequence`, `dtype`, `dropout`, `trainable`, as of `plan`.
+        options: `batch`, `sequence`, `dtype`, `dropout`, `images`, `mtp`, `trainable`, as of `plan`.
 
     Returns:
         `written.text` is the file, `written.beside` those beside it, `snapped` what was changed.
@@ -419,7 +423,7 @@ def read_plan(
 
 _OF_PLANS = (*(option.name for option in fields(ExploreOptions)), *OF_STRATEGIES)
 """Fields of the requests that `plan`, `price` and `fit` make."""
-_OF_SOURCES = ("batch", "sequence", "dtype", "dropout", "trainable")
+_OF_SOURCES = ("batch", "sequence", "dtype", "dropout", "trainable", "images", "mtp")
 """Options that say which training step of a model by name is meant."""
 
 
@@ -432,6 +436,8 @@ class _ProfileOptions:
     dtype: str | None = None
     trainable: tuple[str, ...] = ()
     dropout: bool = False
+    images: int | None = None
+    mtp: int | None = None
     repeats: int | None = None
     warmup: int | None = None
     seed: int | None = None
@@ -444,12 +450,13 @@ def _source(model: object, inputs: object, options: _ProfileOptions) -> Source:
     if isinstance(model, (str, os.PathLike)):
         what = os.fspath(model)
         kind = source_kind(what)
-        if options.dropout and kind not in (SourceKind.WORKLOAD, SourceKind.CONFIG):
-            raise BadInput(f"{what} {kind.value}", where="`dropout`", do="leave it out")
-        sizes = options.batch, options.sequence, options.dtype
-        return Source(what, kind, *sizes, options.trainable, options.dropout)
+        foreign = (name for name, kinds in OF_KINDS.items() if kind not in kinds)
+        if name := next((name for name in foreign if getattr(options, name) not in (None, False)), ""):
+            raise BadInput(f"{what} {kind.value}", where=f"`{name}`", do="leave it out")
+        sizes = options.batch, options.sequence, options.dtype, options.trainable, options.dropout
+        return Source(what, kind, *sizes, images=options.images, mtp=options.mtp)
     for name in _OF_SOURCES:
-        if getattr(options, name):
+        if getattr(options, name) not in (None, False, ()):
             raise BadInput("is for the name of a model", where=f"`{name}`", do="leave it out: the model has its own")
     if isinstance(model, (Profile, ProfiledModel)):
         model = ProfiledModel(model) if isinstance(model, Profile) else model

@@ -120,6 +120,8 @@ class Limits:
         name: of the framework, for people.
         own_code: whether it trains modules of one's own, and not its own models alone.
         recurrent: whether it has layers that are recurrences.
+        tower: degrees that have to be 1 of models with a tower of images; None: it has no such models.
+        mtp: whether it has layers that predict further tokens.
         any_training: whether the optimiser, and what is frozen, are the code of its users.
         schedules: ours → what the framework calls it.
         cuts: where the model may be cut.
@@ -149,6 +151,8 @@ class Limits:
     name: str
     own_code: bool = True
     recurrent: bool = True
+    tower: tuple[str, ...] | None = ()
+    mtp: bool = True
     any_training: bool = False
     schedules: Mapping[str, str]
     cuts: Cuts = "blocks"
@@ -196,6 +200,7 @@ class Limits:
         return (
             self.code_objection(own_code=facts.own_code)
             or self._recurrence_objection(facts)
+            or (None if facts.shape is None else self._parts_objection(divided, facts.shape))
             or self.training_objection(facts)
             or self.tied_objection(pp, facts.tied)
             or self._experts_objection(divided, facts.shape)
@@ -214,6 +219,23 @@ class Limits:
         if self.recurrent or not facts.recurrent:
             return None
         return Objection(f"{self.name} has no recurrent layers, and this model has some", "take megatron or deepspeed")
+
+    def _parts_objection(self, divided: Divided, shape: TransformerShape) -> Objection | None:
+        """To a tower of images, and to layers that predict further tokens."""
+        if shape.mtp_layers and not self.mtp:
+            do = "take megatron or deepspeed, or give `mtp` 0"
+            return Objection(f"{self.name} has no layers of multi-token prediction, and {shape.name} has some", do)
+        if not shape.tower_heads:
+            return None
+        if self.tower is None:
+            do = "take megatron or deepspeed, or give `images` 0"
+            return Objection(f"{self.name} has no models with a tower of images, as {shape.name} is one", do)
+        divided_by = next((name for name in self.tower if getattr(divided, name) > 1), None)
+        if divided_by is None:
+            return None
+        return Objection(
+            f"{self.name} trains models with a tower of images without {divided_by}", f"take {divided_by} 1"
+        )
 
     def training_objection(self, facts: ModelFacts) -> Objection | None:
         """To adapters, frozen layers and other optimisers."""

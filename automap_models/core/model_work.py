@@ -14,10 +14,10 @@ where b is the samples of a micro-batch. With sequence parallelism tp divides al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,11 +183,40 @@ class SharedWork(NamedTuple):
         parameters: how many.
         frozen_bytes: of what is not trained.
         places: ascending; the layer at the first one has it among its own.
+        is_output: whether the embedding is the output matrix, where these are what is shared.
     """
 
     parameters: float
     frozen_bytes: float
     places: tuple[int, ...]
+    is_output: bool = True
+
+
+class TowerLayers(NamedTuple):
+    """Alike layers of an encoder of images: the first rank of the pipeline has them, whatever the cuts.
+
+    Attributes:
+        layer: one of them.
+        copies: how many.
+        recomputes: whether they recompute what the first block does.
+    """
+
+    layer: LayerWork
+    copies: int = 1
+    recomputes: bool = False
+
+
+def undivided(layer: LayerWork) -> LayerWork:
+    """The layer where every device has all tokens: neither cp nor sequence parallelism divides what it does."""
+    others = np.int8(~Mark.TOKENS)
+    parts = {field.name: getattr(layer, field.name) for field in fields(layer)}
+    amounts = {
+        name: Amounts(part.values, part.marks & others) for name, part in parts.items() if isinstance(part, Amounts)
+    }
+    sizes, moved = (marks & others for marks in (layer.kernels.size_marks, layer.kernels.moved_marks))
+    kernels = replace(layer.kernels, size_marks=sizes, moved_marks=moved)
+    changes: dict[str, Any] = {**amounts, "kernels": kernels, "context": NOTHING}
+    return replace(layer, **changes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +233,7 @@ class ModelWork:
             counted with the first place; 0 where none are.
         shared: beside these.
         recurrent, training: see ModelFacts.
+        tower: what encodes images for the first place.
         recompute, schedules: what strategies of it may recompute, and their schedules, by name.
     """
 
@@ -215,6 +245,7 @@ class ModelWork:
     shared: tuple[SharedWork, ...] = ()
     recurrent: bool = False
     training: Training = FULL
+    tower: tuple[TowerLayers, ...] = ()
 
     recompute: ClassVar[tuple[Recompute, ...]] = RECOMPUTE
     schedules: ClassVar[tuple[str, ...]] = tuple(SCHEDULES)
@@ -222,5 +253,5 @@ class ModelWork:
     @property
     def facts(self) -> ModelFacts:
         """What frameworks ask of the model."""
-        tied = self.tied > 0 or bool(self.shared)
+        tied = self.tied > 0 or any(one.is_output for one in self.shared)
         return ModelFacts(self.shape, tied, recurrent=self.recurrent, training=self.training)

@@ -60,6 +60,8 @@ class TransformerShape:
         vocabulary: rows of the embedding.
         experts: in a layer; None where there are none.
         outputs: columns of the output matrix; None where they are those of the vocabulary.
+        tower_heads: of attention in a tower of images; None where there is none.
+        mtp_layers: that predict further tokens, on the last rank; None where there are none.
 
     Raises:
         BadInput: a size that is no positive whole number, or heads that are no multiple of `kv_heads`.
@@ -75,11 +77,13 @@ class TransformerShape:
     vocabulary: int
     experts: int | None = None
     outputs: int | None = None
+    tower_heads: int | None = None
+    mtp_layers: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "name" and not (field.name in ("experts", "outputs") and value is None):
+            if field.name != "name" and not (value is None and field.default is None):
                 _require_count(field.name, value)
         if self.heads % self.kv_heads:
             what = f"{self.heads} heads share {self.kv_heads} of keys and values unevenly"
@@ -297,9 +301,9 @@ def require_parts(
         tp, cp, ep, sequence_parallel, dispatcher, etp: see `Strategy`.
 
     Raises:
-        BadInput: tp does not divide its heads or its perceptron, or keys and values neither divide nor are divided by
-            it; cp, or tp with sequence parallelism, does not divide its tokens; ep does not divide its experts; there
-            are none, and it is said how they are divided or get their tokens.
+        BadInput: tp does not divide its heads, those of its tower or its perceptron, or keys and values neither divide
+            nor are divided by it; cp, or tp with sequence parallelism, does not divide its tokens; ep does not divide
+            its experts; there are none, and it is said how they are divided or get their tokens.
     """
     for key, value in (("dispatcher", dispatcher), ("etp", etp)):
         if value is not None and shape.experts is None:
@@ -308,6 +312,7 @@ def require_parts(
     for key, parts, what, total in (
         ("tp", tp, "heads", shape.heads),
         ("tp", tp, "columns of the perceptron", shape.ffn),
+        ("tp", tp, "heads of the tower", shape.tower_heads or tp),
         ("cp" if tokens == cp else "sequence_parallel", tokens, "tokens of a sample", shape.sequence),
         ("ep", ep, "expert(s) of a layer", shape.experts or 1),
     ):

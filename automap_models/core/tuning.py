@@ -5,9 +5,9 @@
     --quantize                                frozen matrices of blocks in 4 bits (QLoRA, 2305.14314)
     --optimizer lion --states bf16            what is kept for every parameter that is trained
 
-A layer is called by its place, `embedding`, `block_0` … or `head`; a matrix in it by `block_0/q` (MATRICES). What is
-frozen has no gradient, no optimiser's state and no products of gradients of weights, and saves no inputs of theirs;
-layers before the first one that trains have no backward pass.
+A layer is called by its place, `embedding`, `block_0` … or `head`, and of a model of images `vision` or `projector`; a
+matrix in it by `block_0/q` (MATRICES). What is frozen has no gradient, no optimiser's state and no products of
+gradients of weights, and saves no inputs of theirs; layers before the first one that trains have no backward pass.
 
     optimiser      moments, bytes a parameter, in fp32
     adamw          8
@@ -124,17 +124,19 @@ class Training:
         """Whether all is trained by AdamW in fp32, as frameworks do unless they are told otherwise."""
         return self == FULL
 
-    def layers(self, blocks: int, tied: bool) -> list[LayerTraining]:
-        """[L+2] of the embedding, the blocks and the head.
+    def layers(self, blocks: int, tied: bool, tower: bool = False) -> list[LayerTraining]:
+        """[L+2] of the embedding, the blocks and the head; before these of a tower, if there is one, and its projector.
 
         Raises:
             BadInput: a pattern matches nothing, nothing is left to train, or a tied embedding is frozen at one end.
         """
-        places = ["embedding", *(f"block_{i}" for i in range(blocks)), "head"]
+        before = ["vision", "projector"] * tower
+        places = [*before, "embedding", *(f"block_{i}" for i in range(blocks)), "head"]
         for pattern in self.freeze:
             place, _, name = pattern.partition("/")
             if not any(fnmatchcase(one, place) for one in places):
-                do = f"give embedding, block_0 to block_{blocks - 1}, head, or a pattern of them"
+                first = ", ".join([*before, "embedding"])
+                do = f"give {first}, block_0 to block_{blocks - 1}, head, or a pattern of them"
                 raise BadInput(f"no layer is called {place!r}", where="`freeze`", do=do)
             _require_matrix(name or "*", "`freeze`")
         layers = list[LayerTraining]()
@@ -148,7 +150,7 @@ class Training:
             )
         if not backward:
             raise BadInput("nothing is left to train", where="`freeze`", do="leave a layer out")
-        if tied and layers[0].trains("embedding") != layers[-1].trains("logits"):
+        if tied and layers[len(before)].trains("embedding") != layers[-1].trains("logits"):
             what = "the word embedding is the output matrix, too, and frozen as one of the two"
             raise BadInput(what, where="`freeze`", do="freeze both embedding and head/logits")
         return layers

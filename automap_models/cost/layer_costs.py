@@ -49,6 +49,7 @@ class LayerCosts:
         parameters: [k, 2] on a device, without those of experts, and those.
         boundary_bytes: [k] handed to the next layer on a device.
         frozen_bytes: [k, 2] of what a layer holds and does not train, likewise.
+        gathered_bytes: [k, 2] of both, as far as ZeRO-3 gathers them at once.
     """
 
     times: FloatArray
@@ -57,6 +58,7 @@ class LayerCosts:
     parameters: FloatArray
     boundary_bytes: FloatArray
     frozen_bytes: FloatArray
+    gathered_bytes: FloatArray
 
     @cached_property
     def passes(self) -> FloatArray:
@@ -93,6 +95,9 @@ class LayerCosting:
         self.work, self.cluster, self.device, self.runtime = work, cluster, device, runtime
         self.constants = device.constants
         self.blocks = frozenset(work.order[1:-1])
+        self.rows = (*work.layers, *(part.layer for part in work.tower))
+        tower = {len(work.layers) + i for i, part in enumerate(work.tower) if part.recomputes}
+        self.recomputed = np.isin(np.arange(len(self.rows)), [*self.blocks, *tower])
         self._kernels: dict[object, KernelCosts] = {}
         self._costs: dict[object, LayerCosts] = {}
         self._groups: dict[object, ProcessGroups] = {}
@@ -140,16 +145,16 @@ class LayerCosting:
 
     def timed(self, strategy: Strategy, groups: ProcessGroups, sizes: tuple[int, ...]) -> list[KernelCosts]:
         """With micro-batches of each of these sizes."""
-        shares, layers = self.shares(strategy, sizes), self.work.layers
+        shares, layers = self.shares(strategy, sizes), self.rows
         clock = StepClock(strategy, self.device, groups, shares, self.runtime)
         saved = [
-            [self._saved_bytes(clock, layer, i in self.blocks, kind) for kind in RECOMPUTE]
-            for i, layer in enumerate(layers)
+            [self._saved_bytes(clock, layer, block, kind) for kind in RECOMPUTE]
+            for layer, block in zip(layers, self.recomputed.tolist(), strict=True)
         ]
         memory = np.moveaxis(np.array(saved), -1, 0)
         parameters = np.array([shares.parameters_of(layer.parameters) for layer in layers])
         boundary_bytes = np.stack([shares.bytes_of(layer.boundary) for layer in layers], axis=1)
-        times = np.stack([clock.layer(layer, i in self.blocks) for i, layer in enumerate(layers)], axis=1)
+        times = np.stack([clock.layer(*row) for row in zip(layers, self.recomputed.tolist(), strict=True)], axis=1)
         frozen = np.array([shares.parameters_of(layer.frozen) for layer in layers])
         sized = zip(times, memory, boundary_bytes, strict=True)
         return [KernelCosts(of_size, saved, parameters, sent, frozen) for of_size, saved, sent in sized]
@@ -179,8 +184,8 @@ class LayerCosting:
 
     def _with_gathers(self, strategy: Strategy, groups: ProcessGroups, kernels: KernelCosts) -> LayerCosts:
         forward, inputs, weights, again, tensor, _, context, _, *hidden_context, experts, _ = kernels.times.T
-        backward = np.array([layer.backward for layer in self.work.layers])
-        blocks = np.isin(np.arange(len(forward)), list(self.blocks)) & backward
+        backward = np.array([layer.backward for layer in self.rows])
+        blocks = self.recomputed & backward
         recompute = np.stack([np.zeros_like(again), again, forward + tensor + context + experts], axis=1)
         recompute[~blocks] = 0.0
         times, hidden_s = np.zeros((*recompute.shape, 12)), np.zeros(len(forward))
@@ -190,13 +195,14 @@ class LayerCosting:
             kernels.times[:, None, 4:8],
         )
         times[..., 8:10] = kernels.times[:, None, 10:]
+        weight_bytes, _, _ = self.work.training.parameter_bytes(strategy.precision)
+        trained = kernels.parameters * weight_bytes
+        gathered_bytes = trained + kernels.frozen_bytes
         if strategy.zero == 3:  # weights are gathered forward and backward, and gradients are as large
-            weight_bytes, _, _ = self.work.training.parameter_bytes(strategy.precision)
             pieces = np.where(blocks, self.runtime.gathers_a_layer, 1).tolist()
-            trained = kernels.parameters * weight_bytes
             scatter = gather = self._gathers_s(groups, trained, pieces)
             if kernels.frozen_bytes.any():  # gathered with the others, and without gradients
-                gather = self._gathers_s(groups, trained + kernels.frozen_bytes, pieces)
+                gather = self._gathers_s(groups, gathered_bytes, pieces)
             of_runtime = self.runtime.overlap(self.constants.overlap)
             overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, of_runtime)
             exposed = exposed_s(gather, forward - hidden_context[0], overlap)
@@ -204,7 +210,29 @@ class LayerCosting:
             both = exposed_s((gather + scatter)[:, None], computed, overlap)
             times[..., 10], times[..., 11] = exposed[:, None], np.where(backward[:, None], both, 0.0)
             hidden_s = gather - exposed
-        return LayerCosts(times, hidden_s, *kernels[1:])
+        return self._with_tower(LayerCosts(times, hidden_s, *kernels[1:], gathered_bytes))
+
+    def _with_tower(self, costs: LayerCosts) -> LayerCosts:
+        """The same with what the layers of a tower take as part of the first place; they are gathered one by one."""
+        count, first = len(self.work.layers), self.work.order[0]
+        if not self.work.tower:
+            return costs
+        sums = np.eye(count, len(self.rows))
+        sums[first, count:] = [part.copies for part in self.work.tower]
+        memory = np.tensordot(sums, costs.memory, axes=1)
+        memory[..., 2] = costs.memory[:count, :, 2]
+        memory[first, :, 2] = np.maximum(memory[first, :, 2], costs.memory[count:, :, 2].max(axis=0))
+        gathered_bytes = costs.gathered_bytes[:count].copy()
+        gathered_bytes[first] += costs.gathered_bytes[count:].max(axis=0)
+        return LayerCosts(
+            times=np.tensordot(sums, costs.times, axes=1),
+            hidden_s=costs.hidden_s[:count],
+            memory=memory,
+            parameters=sums @ costs.parameters,
+            boundary_bytes=costs.boundary_bytes[:count],
+            frozen_bytes=sums @ costs.frozen_bytes,
+            gathered_bytes=gathered_bytes,
+        )
 
     @staticmethod
     def _gathers_s(groups: ProcessGroups, moved: FloatArray, pieces: list[int]) -> FloatArray:

@@ -146,7 +146,6 @@ class ProfileCosting(LayerCosting):
         self.profile = work.profile if factor == 1.0 else on_device(work.profile, cluster.device, factor)
         self.begins, order = work.begins, list(work.order)
         self.places = [order.index(layer) for layer in range(len(work.layers))]
-        self.is_block = np.isin(np.arange(len(work.layers)), list(self.blocks))
 
     def timed(self, strategy: Strategy, groups: ProcessGroups, sizes: tuple[int, ...]) -> list[KernelCosts]:
         """With micro-batches of each of these sizes, on a rank of data parallelism."""
@@ -161,7 +160,7 @@ class ProfileCosting(LayerCosting):
         times[:, 0], times[:, 1] = forward, both - forward
         memory = np.zeros((forward.size, 3, 3))
         memory[..., 0] = saved[:, None]
-        again = np.flatnonzero(self.is_block)
+        again = np.flatnonzero(self.recomputed)
         memory[again, RECOMPUTE.index("full"), 0] = entering[again]
         memory[again, RECOMPUTE.index("full"), 2] = saved[again]
         parameters = np.stack([weights / _item_bytes(self.work.dtype), np.zeros_like(weights)], axis=1)

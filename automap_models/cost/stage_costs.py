@@ -189,7 +189,8 @@ class StageCosting:
             frozen: [S, 2] bytes.
         """
         sums_s = 0.0
-        for parameters, frozen_bytes, places in self.work.shared:
+        for count, frozen_bytes, places, _ in self.work.shared:
+            parameters = count / self.strategy.tp
             _, *others = dict.fromkeys(self.rank_of[stage] for stage in stages[list(places)].tolist())
             of_ranks[others, 0] += parameters
             frozen[others, 0] += frozen_bytes / self.strategy.tp
@@ -211,6 +212,7 @@ class StageCosting:
         for count, (kind, blocks) in zip(layers, strategy.stage_recompute(self.work.shape), strict=True):
             kinds[begin : begin + blocks] = RECOMPUTE.index(kind)
             begin += count
+        kinds[0] = kinds[1] if layers[0] else 0  # of a tower; the embedding recomputes nothing
         stages = np.searchsorted(ends, np.arange(order.size), side="right")
         counts = np.zeros((ends.size, len(self.work.layers), len(RECOMPUTE)))
         np.add.at(counts, (stages, order, kinds), 1.0)
@@ -367,8 +369,8 @@ class StageCosting:
         """[k] of a layer that a device holds together with others of its groups of data parallelism."""
         groups = self.groups.data, self.groups.expert_data
         others, of_experts = (float(group.size > 1) for group in groups)
-        parameters = self.of_layers.parameters + self.of_layers.frozen_bytes / self.weight_bytes
-        shared: list[float] = (parameters @ (others, of_experts)).tolist()
+        parameters = self.of_layers.gathered_bytes @ (others, of_experts) / self.weight_bytes
+        shared: list[float] = parameters.tolist()
         return shared
 
     @property

@@ -2,7 +2,7 @@
 
 Stages are written in Megatron's own layout (`--pipeline-model-parallel-layout`): E is the embedding, t a layer, L the
 loss, and a bar ends a stage. Stages stand in the order of the model, so that with vp virtual stages rank r has the
-stages r, r + pp, r + 2·pp, …:
+stages r, r + pp, r + 2·pp, …; m before the loss is a layer that predicts a further token:
 
     Ett|tttt|tttt|ttL      four stages of 2, 4, 4 and 2 layers, written Et*2|(t*4|)*2t*2,L
 
@@ -53,6 +53,10 @@ RECURRENT = (
     "add all sizes of the model and the kinds of its layers, or give these degrees to Megatron-Bridge's recipe of it: "
     "pretrain_gpt.py does not build recurrent layers"
 )
+TOWER = (
+    "pretrain_gpt.py builds no tower of images: give these degrees to Megatron-Bridge's recipe of the model, or to "
+    "pretrain_vlm.py, which has the tower on the first stage"
+)
 _PRECISION = {"fp16": ("--fp16",), "bf16": ("--bf16",), "fp8": ("--bf16", "--fp8-format", "hybrid"), "fp32": ()}
 
 
@@ -61,7 +65,9 @@ def write(plan: BlockPlan, path: Path) -> Written:
     program = "pretrain_mamba.py" if plan.facts.recurrent else "pretrain_gpt.py"
     line = f"# {plan.model} for Megatron-LM, written by automap-export: torchrun … {program} $(grep -v '^#' FILE)"
     written = [shlex.join(argument) for argument in arguments(plan)]
-    notes = (RECURRENT,) if plan.facts.recurrent else () if plan.facts.shape is None else (BESIDE,)
+    shape = plan.facts.shape
+    notes: tuple[str, ...] = (RECURRENT,) if plan.facts.recurrent else () if shape is None else (BESIDE,)
+    notes += (TOWER,) if shape is not None and shape.tower_heads else ()
     return Written("\n".join([line, *written]) + "\n", notes=notes, program=" ".join([program, *written]))
 
 
@@ -80,8 +86,11 @@ def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
     yield "--global-batch-size", str(s.global_batch)
     yield "--num-layers", str(sum(plan.layers))
     yield from _sizes(plan)
+    mtp = (plan.facts.shape is not None and plan.facts.shape.mtp_layers) or 0
+    if mtp:
+        yield "--mtp-num-layers", str(mtp)
     if s.stages > 1:
-        yield "--pipeline-model-parallel-layout", layout_text(plan.layers)
+        yield "--pipeline-model-parallel-layout", layout_text(plan.layers, mtp)
     if s.sequence_parallel and s.tp > 1:
         yield ("--sequence-parallel",)
     recompute = plan.recompute(NAME)
@@ -128,17 +137,21 @@ def _sizes(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
         yield ("--untie-embeddings-and-output-weights",)
 
 
-def layout_text(layers: tuple[int, ...]) -> str:
-    """The layout of stages of so many layers each; equal neighbours are written once, in Megatron's `(…|)*n`."""
+def layout_text(layers: tuple[int, ...], mtp: int = 0) -> str:
+    """The layout of stages of so many layers each, and `mtp` of them that predict further tokens.
+
+    Equal neighbours are written once, in Megatron's `(…|)*n`.
+    """
     stages = ["t" * count if count < 2 else f"t*{count}" for count in layers]
     stages[0], last = "E" + stages[0], stages.pop() if len(stages) > 1 else None
+    loss = "m" * mtp + "L"
     if last is None:
-        return f"{stages[0]}L"
+        return f"{stages[0]}{loss}"
     text = ""
     for stage, alike in groupby(stages):
         count = len(list(alike))
         text += f"({stage}|)*{count}" if count > 1 else f"{stage}|"
-    return f"{text}{last}L"
+    return f"{text}{last}{loss}"
 
 
 def check(plan: BlockPlan, path: Path) -> None:

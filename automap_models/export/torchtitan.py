@@ -49,6 +49,8 @@ LIMITS = Limits(
     },
     own_code=False,
     recurrent=False,
+    tower=("tp", "pp"),
+    mtp=False,
     one_series=True,
     zeros=(0, 2, 3),
     precisions=("fp32", "bf16"),
@@ -62,7 +64,8 @@ LIMITS = Limits(
     dispatchers=("deepep", "hybridep", "alltoall"),
 )
 """torchtitan 0.3 refuses pipelines of tied weights, and tp that does not divide the heads of keys and values
-(models/common/decoder.py); its experts are whole, on devices of dp_shard · cp · tp (distributed/parallel_dims.py)."""
+(models/common/decoder.py); its experts are whole, on devices of dp_shard · cp · tp (distributed/parallel_dims.py).
+Models of images have neither tp nor pipelines (experiments/vlm/infra/parallelize.py)."""
 _ROWS_ENDING = ".csv"
 _RECOMPUTE = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 _RESHARD = {2: "never", 3: "always"}

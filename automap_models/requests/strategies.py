@@ -222,7 +222,7 @@ def divides(source: Source) -> bool:
     if isinstance(source.model, ModelWork):
         return True
     try:
-        transformer(source).work()
+        transformer(replace(source, images=None, mtp=None)).work()  # what is wrong with these is said later
     except BadInput:
         return False
     return True

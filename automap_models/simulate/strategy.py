@@ -79,6 +79,7 @@ class StrategyPricing:
             self.layers = [LayerCosting(work, cluster, kind, runtime) for kind in self.devices]
         self._stages: dict[object, list[StageCosting]] = {}
         self.flop = sum(work.order.count(i) * model_flop(layer.kernels) for i, layer in enumerate(work.layers))
+        self.flop += sum(part.copies * model_flop(part.layer.kernels) for part in work.tower)
 
     def costs(self, strategy: Strategy) -> StageCosts:
         """The costs of a strategy's stages, of each rank on its slowest devices."""

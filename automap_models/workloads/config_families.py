@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import msgspec
 import yaml
@@ -49,12 +49,16 @@ class Rope(Foreign):
 _KINDS: dict[Any, str] = {
     Size: "vocabulary width feed_forward head_width context types rank query_rank plain_width rope_width value_width "
     "expert_width max_distance latent state state_head_width key_width kernel chunk window_head_width "
-    "window_value_width index_width index_tokens index_block embedding_width",
-    Heads: "heads kv_heads experts state_heads key_heads value_heads groups window_heads window_kv_heads index_heads",
+    "window_value_width index_width index_tokens index_block embedding_width "
+    "first second inner result pooled positions",
+    Size | list[Size]: "patch image frames merge_side",
+    Few: "feed_ratio channels",
+    Heads: "heads kv_heads experts state_heads key_heads value_heads groups window_heads window_kv_heads index_heads "
+    "position_side",
     Layers: "layers decoder_layers interval mixture_interval",
     Few | list[Few]: "per_token",
     Count: "dense_layers shared_experts window_from",
-    Optional: "shared_width window",
+    Optional: "shared_width window window_side",
     Annotated[int, Meta(ge=4, le=1 << 16)]: "buckets",
     Epsilon: "epsilon",
     Dropout: "attention_dropout residual_dropout embedding_dropout",
@@ -62,7 +66,7 @@ _KINDS: dict[Any, str] = {
     bool: "tied scaled parallel attention_bias output_bias feed_forward_bias normalised normed_heads convolution_bias "
     "window_on keys_as_values head_bias normed_all",
     str: "activation",
-    list[int]: "dense_list mixture_list",
+    list[int]: "dense_list mixture_list full_list further_list",
     Positive: "rope_base scale score_width score_cap logit_cap",
     Pattern: "pattern mixture_pattern index_pattern",
     Annotated[int, Meta(ge=1, le=1000)] | str: "full_interval",
@@ -91,11 +95,13 @@ class Family(Document):
     only: dict[str, Any] = field(default_factory=dict)
     classifies: bool = False
 
-    def after(self, base: Family) -> Family:
+    def after(self, base: Self) -> Self:
         """The family, with what it does not say from another."""
         keys = {size: text for size, text in base.keys.items() if size not in self.fixed}
         fixed = {size: value for size, value in base.fixed.items() if size not in self.keys}
-        return Family(
+        return msgspec.structs.replace(
+            self,
+            like=None,
             record=base.record,
             keys=keys | self.keys,
             fixed=fixed | self.fixed,
@@ -111,7 +117,7 @@ class Family(Document):
             keys, default = read_key(text)
             for key in keys:
                 either = len(keys) > 1 or default is None
-                usual = None if len(keys) > 1 else default
+                usual = None if len(keys) > 1 else tuple(default) if isinstance(default, list) else default
                 fields[key] = (key, TYPES[size] | None, usual) if either else (key, TYPES[size], usual)
         return msgspec.defstruct("Config", fields.values(), bases=(Foreign,), kw_only=True)
 
@@ -137,8 +143,16 @@ def read_key(text: str) -> tuple[list[str], Any]:
 @cache
 def families() -> dict[str, Family]:
     """Value of model_type → the family."""
-    described = read_yaml(Path(__file__).with_name("families.yaml"), dict[str, Family], do="install the package again")
-    members: dict[str, Family] = {}
+    return read_families("families.yaml", dict[str, Family])
+
+
+FamilyT = TypeVar("FamilyT", bound=Family)
+
+
+def read_families(file: str, kind: type[dict[str, FamilyT]]) -> dict[str, FamilyT]:
+    """The families of a file beside this one, in the order of their names."""
+    described = read_yaml(Path(__file__).with_name(file), kind, do="install the package again")
+    members: dict[str, FamilyT] = {}
     for name, family in described.items():
         members[name] = family if family.like is None else family.after(members[family.like])
     return dict(sorted(members.items()))

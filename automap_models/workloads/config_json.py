@@ -2,7 +2,8 @@
 
 Only the file is read. What changes neither shapes nor costs is ignored: initialisation, the scaling of rotary positions
 to longer sequences, how a router limits and balances the experts it chooses. What does and is not priced is named
-(workloads.config_notes). A file with a `text_config` is read as the model of that. Dropout of BERT and GPT-2 is left
+(workloads.config_notes). A file with a `text_config` is read as the model of that, with its tower of images in front
+(workloads.config_towers). Dropout of BERT and GPT-2 is left
 out unless it is asked for: few models are trained with it any more, whatever their files say.
 """
 
@@ -19,7 +20,9 @@ from automap_models.formats.schema import decode_json, read_bytes, wrong
 from automap_models.workloads.catalogue import FACTORY, HAVE_DROPOUT, MODEL_TYPES, Dtype
 from automap_models.workloads.config_families import families
 from automap_models.workloads.config_notes import config_notes, family_of, left_out, nearest_family
+from automap_models.workloads.config_parts import ConfigOptions, further
 from automap_models.workloads.config_sizes import read_family
+from automap_models.workloads.sizes import DecoderConfig
 
 if TYPE_CHECKING:
     from automap_models.workloads.sizes import Transformer
@@ -65,53 +68,57 @@ def is_config(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def read_config(path: str | os.PathLike[str], *, dropout: bool = False, sequence: int | None = None) -> ConfiguredModel:
+def read_config(path: str | os.PathLike[str], **options: Any) -> ConfiguredModel:
     """The model of a config.json.
 
     Args:
-        dropout: whether the model has the dropout that the file says, which bert and gpt2 can have.
-        sequence: tokens of a sample; None: see `ConfiguredModel`.
+        options: fields of ConfigOptions.
 
     Raises:
         BadInput: the file cannot be read, is no JSON, names an unknown family, lacks a key of its family, or holds a
-            size that cannot be meant; dropout is asked for of another family.
+            size that cannot be meant; an option is asked for of a model that has nothing of it.
     """
     file = Path(path)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     content = read_bytes(path, LARGEST_CONFIG_BYTES)
-    return decode_config(content, name, where=str(path), dropout=dropout, sequence=sequence)
+    return decode_config(content, name, where=str(path), **options)
 
 
-def decode_config(
-    content: bytes, name: str, *, where: str, dropout: bool = False, sequence: int | None = None
-) -> ConfiguredModel:
+def decode_config(content: bytes, name: str, *, where: str, **options: Any) -> ConfiguredModel:
     """The model of a config.json's content.
 
     Args:
         name: of the model; empty: that of its family.
         where: what messages call the content.
-        dropout, sequence: see `read_config`.
+        options: fields of ConfigOptions.
 
     Raises:
         BadInput: see `read_config`.
     """
-    document = _values(content, where)
+    meant, document = ConfigOptions(**options), _values(content, where)
     values = _text_values(document)
     if "model_type" not in values:
         raise BadInput("$.model_type is missing", where=where, do=_DO)
     family = _required_family(values, where)
-    if dropout and family not in HAVE_DROPOUT:
+    if meant.dropout and family not in HAVE_DROPOUT:
         do = "leave it out, or give a model of bert or gpt2"
         raise BadInput(f"is not known for models of {family}", where="`dropout`", do=do)
-    config = read_family(families()[family], values, where, dropout=dropout)
-    tokens = sequence or min(config.context or 512, 8192)
+    config = read_family(families()[family], values, where, dropout=meant.dropout)
+    tokens = meant.sequence or min(config.context or 512, 8192)
+    notes, architecture = [*config_notes(values, family)], config.architecture
+    if isinstance(architecture, DecoderConfig):
+        architecture, of_parts = further(architecture, document, values, tokens, meant, where)
+        notes = [*of_parts, *left_out(document, architecture.tower is not None), *notes]
+    elif meant.images or meant.mtp:
+        option = "images" if meant.images else "mtp"
+        raise BadInput(f"is not known for models of {family}", where=f"`{option}`", do="leave it out")
     return ConfiguredModel(
         name=name or family,
-        architecture=config.architecture,
+        architecture=architecture,
         sequence=tokens,
         longest=config.context if config.learned else None,
         dtype=config.dtype,
-        notes=(*left_out(document), *config_notes(values, family)),
+        notes=tuple(notes),
     )
 
 

@@ -37,8 +37,9 @@ image_token_id video_token_id audio_token_id image_token_index video_token_index
 vision_end_token_id vision_token_id ignore_index pruned_heads add_cross_attention cross_attention_hidden_size
 tie_encoder_decoder is_training swiglu_limit swiglu_limits swiglu_limits_shared swiglu_alpha attention_value_scale
 swa_rope_theta compress_rope_theta per_layer_config indexer_rope_interleave initial_context_length experts_per_token
-use_routing_bias use_mtp mtp_transformer_layers mtp_use_dedicated_embeddings mtp_layer_types mtp_mlp_layer_types
-qk_norm_type use_gemma_norm use_moe_router_bias attn_temperature_tuning attn_scale floor_scale
+use_routing_bias use_mtp num_nextn_predict_layers num_mtp_modules mtp_num_hidden_layers mtp_transformer_layers
+mtp_use_dedicated_embeddings mtp_layer_types mtp_mlp_layer_types qk_norm_type use_gemma_norm use_moe_router_bias
+attn_temperature_tuning attn_scale floor_scale
 vocab_size_per_layer_input use_bidirectional_attention clip_qkv rope_type rope_mode head_dim layerdrop init_std
 input_jitter_noise moe_layers sep_token logit_scale scale_attention_softmax_in_fp32 enable_moe_fp32_combine
 index_local_blocks enable_moe_block use_qk_norm mamba_proj_bias residual_in_fp32 use_expert_bias
@@ -48,7 +49,6 @@ NEUTRAL = frozenset(_NEUTRAL.split())
 
 Dropout that a family does not model is among them: it costs next to nothing beside the products.
 """
-_FURTHER = frozenset({"num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"})
 _OFF: tuple[object, ...] = (None, False, 0, "", [], {}, "absolute")
 """Values of keys that ask for nothing; the last one is BERT's usual position_embedding_type."""
 
@@ -65,26 +65,20 @@ def config_notes(values: Mapping[str, Any], family: str) -> Iterator[str]:
         method = quantized.get("quant_method") if isinstance(quantized, dict) else None
         of_type = f" {method}" if method else ""
         yield f"quantization_config is left out: the file's{of_type} weights are for inference, and training is priced"
-    for key in sorted(_FURTHER & values.keys()):
-        if number := values[key]:
-            yield (
-                f"{key} is {number}: the layers that predict further tokens are left out, with their time and their "
-                "parameters (as many as a block's and more), which would lie on the last pipeline rank"
-            )
     for name in values.get("architectures") or ():
         if not str(name).endswith(HEADS) and not (str(name).endswith(CLASSIFIER) and entry.classifies):
             yield f"{name} is priced with an output matrix of the vocabulary, which it may not have"
-    read = NEUTRAL | _FURTHER | keys_of(entry) | {"quantization_config", "sparse_attention_config", "vision_config"}
+    read = NEUTRAL | keys_of(entry) | {"quantization_config", "sparse_attention_config", "vision_config"}
     others = [key for key, value in values.items() if key not in read and value not in _OFF]
     if others:
         listed = ", ".join(others[:12]) + (f" and {len(others) - 12} more" if len(others) > 12 else "")
         yield f"not read, though they may change the model's size or time: {listed}"
 
 
-def left_out(document: Mapping[str, Any]) -> Iterator[str]:
-    """What a file has beside the language model, in sentences."""
+def left_out(document: Mapping[str, Any], images: bool) -> Iterator[str]:
+    """What a file has beside what is priced, in sentences; `images` says whether its tower of images is."""
     for key in ("vision_config", "audio_config"):
-        if document.get(key):
+        if document.get(key) and not (images and key == "vision_config"):
             yield f"{key} is left out, with its tower's time and parameters: the language model alone is priced"
 
 
@@ -114,7 +108,7 @@ def nearest_family(values: Mapping[str, Any]) -> tuple[str | None, list[str]]:
     Returns:
         the family; where there is none, None and the keys that are not read by the one that reads most.
     """
-    keys = {key for key, value in values.items() if value not in _OFF} - NEUTRAL - _FURTHER - {"quantization_config"}
+    keys = {key for key, value in values.items() if value not in _OFF} - NEUTRAL - {"quantization_config"}
     unread = {
         name: keys - keys_of(family)
         for name, family in families().items()

@@ -82,7 +82,7 @@ def read_family(family: Family, values: Mapping[str, Any], where: str, *, dropou
         BadInput: it lacks a size, or sizes do not fit each other.
     """
     config = convert(values, family.schema(), where=where, do="check the file against the published one")
-    sizes = _Sizes(family, config, where)
+    sizes = FamilySizes(family, config, where)
     for size in () if dropout else ("attention_dropout", "residual_dropout", "embedding_dropout"):
         sizes.pop(size, None)
     context, learned = sizes.pop("context", None), sizes.pop("learned", False)
@@ -95,7 +95,7 @@ def read_family(family: Family, values: Mapping[str, Any], where: str, *, dropou
     return ConfiguredSizes(record, context, learned, sizes.dtype)
 
 
-class _Sizes(dict[str, Any]):
+class FamilySizes(dict[str, Any]):
     """The values of a file by our words for them, those of `fixed` among them."""
 
     def __init__(self, family: Family, config: Any, where: str) -> None:

@@ -189,6 +189,7 @@ class Layer:
         experts: Mark = FIXED,
         float32: bool = False,
         owned: bool = True,
+        data: bool = False,
         name: str = "other",
     ) -> Value:
         """A product with a matrix of parameters, or with one for each expert.
@@ -199,6 +200,7 @@ class Layer:
             experts: EXPERTS where there is a matrix for each.
             float32: whether it is computed in that type, as routers are.
             owned: whether the parameters count with this layer.
+            data: whether x is of the batch, and has no gradients.
             name: of the matrix, of core.tuning.MATRICES.
         """
         count, tokens, depth = x.shape
@@ -213,7 +215,8 @@ class Layer:
         again = (operand,) * bool(self._products[x, mark])
         trains, packed = self.training.trains(name), self.training.quantized and name != ADAPTER and not float32
         self.product(FORWARD, (times, rows, wide, deep), y, operand, matrix, again=again)
-        self.product(INPUT, (times, rows, deep, wide), operand, y, matrix, again=again)
+        if not data:
+            self.product(INPUT, (times, rows, deep, wide), operand, y, matrix, again=again)
         if trains:
             self.product(WEIGHT, (times, wide, deep, rows), matrix, y, operand, again=again)
             self.save(x, for_weights=True)
@@ -283,6 +286,16 @@ class Layer:
             self.memory(FORWARD, saved, y)
         self.memory(INPUT, y, z, saved)
         self.save(saved)
+        return z
+
+    def scale(self, y: Value) -> Value:
+        """A value times a vector of parameters."""
+        z, scale = self.like(y), self.weights(y.width, y.mark & Mark.TENSOR)
+        self.memory(FORWARD, z, y)
+        self.memory(INPUT, y, z)
+        self.memory(WEIGHT, scale, z, y, name="norm")
+        self.hold(*scale.size, "norm")
+        self.save(y, for_weights=self.training.trains("norm"))
         return z
 
     def gated(self, gate: Value, inner: Value) -> Value:

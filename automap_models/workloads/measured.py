@@ -89,9 +89,8 @@ def passes_work(passes: MeasuredPasses) -> ModelWork:
     sizes: dict[str, Any] = {"sequence": passes.sequence, "dtype": "bfloat16"}  # other types' amounts follow from it
     if model.config is None:
         return sized(model.built_in or "", dropout=model.dropout, **sizes).work()
-    return configured(
-        decode_config(model.config.encode(), "", where=passes.name, dropout=model.dropout), **sizes
-    ).work()
+    read = decode_config(model.config.encode(), "", where=passes.name, dropout=model.dropout, images=0, mtp=0)
+    return configured(read, **sizes).work()
 
 
 def measured_passes(

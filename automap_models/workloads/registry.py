@@ -80,11 +80,14 @@ class SizedModel:
     @property
     def traced_notes(self) -> tuple[str, ...]:
         """The notes, and what of the model its trace does not have."""
+        tower = getattr(self.architecture, "tower", None) is not None
+        further = ("the trace is of the text alone, without the tower of images",) * tower
+        further += ("the trace predicts no further tokens",) * bool(getattr(self.architecture, "predicting_layers", 0))
         windowed = getattr(self.architecture, "windowed_blocks", lambda tokens: 0)(self.labels[-1])
         if not windowed:
-            return self.notes
+            return (*self.notes, *further)
         note = f"{windowed} layers attend to windows and are traced as if to all {self.labels[-1]:,} tokens"
-        return (*self.notes, f"{note}, which takes more time and FLOP than the model does")
+        return (*self.notes, *further, f"{note}, which takes more time and FLOP than the model does")
 
     def work(self, training: Training = FULL) -> ModelWork:
         """What one sample costs, layer by layer.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 from automap_models.core.strategy import TransformerShape
 from automap_models.core.sublayer_sizes import Indexer, Latent, Mixture, Recurrence, Rotary, Window
@@ -97,6 +97,8 @@ class DecoderConfig(Dropouts):
             block has one, else a feed-forward layer.
         window: what w stands for in `blocks`.
         indexer: what chooses tokens where `blocks` has s.
+        scaled_changes: whether what sublayers add is multiplied with a learned vector (arXiv 2103.17239, equation 4).
+        tower: what encodes images; None: the model is of text alone.
         predicting_layers: blocks after the others that predict later tokens from the hidden states and the next
             token's embedding (arXiv 2412.19437, section 2.2), each with the output matrix once more.
     """
@@ -142,6 +144,8 @@ class DecoderConfig(Dropouts):
     blocks: tuple[str, ...] | None = None
     window: Window | None = None
     indexer: Indexer | None = None
+    scaled_changes: bool = False
+    tower: Tower | None = None
     predicting_layers: int = 0
 
     @property
@@ -183,6 +187,55 @@ class DecoderConfig(Dropouts):
     def stacks(self) -> tuple[BlockStack, ...]:
         """Its repeated blocks, in the order in which the forward pass runs them."""
         return (BlockStack("block_", self.layers, self.dense_layers % self.layers if self.mixture else 0),)
+
+
+class Step(NamedTuple):
+    """What happens to the tokens of an image before or after the blocks of a tower, see workloads.tower.
+
+    Attributes:
+        kind: a key of `workloads.tower.STEPS`.
+        size: columns of a product, patches of an image that become one, or rows of a table.
+        bias: whether a product has one.
+    """
+
+    kind: str
+    size: int = 0
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Tower:
+    """An encoder of images in front of a decoder, and the projector between them (arXiv 2304.08485, section 4.1).
+
+    Attributes:
+        encoder: sizes of its blocks.
+        images: of a sample.
+        side: pixels of an image, which is a square.
+        patches: of an image.
+        patch_numbers: in a patch, of all its channels.
+        extra: tokens of an image beside its patches.
+        reach: tokens of an image that attention reads, of each block.
+        stem, ending, projector: before the blocks, after them, and with the patches alone.
+        further: projectors of results of single blocks, which the first blocks of the decoder add up.
+    """
+
+    encoder: DecoderConfig
+    images: int
+    side: int
+    patches: int
+    patch_numbers: int
+    extra: int
+    reach: tuple[int, ...]
+    stem: tuple[Step, ...]
+    ending: tuple[Step, ...]
+    projector: tuple[Step, ...]
+    further: tuple[tuple[Step, ...], ...] = ()
+
+    @property
+    def image_tokens(self) -> int:
+        """Tokens of the decoder that stand for an image."""
+        pools = [step.size for step in self.projector if step.kind == "pool"]
+        return pools[0] if pools else self.patches // math.prod(s.size for s in self.projector if s.kind == "merge")
 
 
 GPT2_MEDIUM = DecoderConfig(width=1024, heads=16, layers=24)
@@ -272,7 +325,7 @@ Architecture = Transformer | JaxArchitecture
 
 def transformer_shape(sizes: Transformer, name: str, sequence: int) -> TransformerShape:
     """What a strategy divides, of samples of so many tokens; with a mixture, `ffn` is the width of an expert."""
-    mixture = sizes.mixture if isinstance(sizes, DecoderConfig) else None
+    mixture, tower = (sizes.mixture, sizes.tower) if isinstance(sizes, DecoderConfig) else (None, None)
     return TransformerShape(
         name=name,
         layers=sum(stack.layers for stack in sizes.stacks),
@@ -283,6 +336,8 @@ def transformer_shape(sizes: Transformer, name: str, sequence: int) -> Transform
         sequence=sequence,
         vocabulary=sizes.vocabulary,
         outputs=sizes.classes if isinstance(sizes, DecoderConfig) else None,
+        tower_heads=tower.encoder.heads if tower else None,
+        mtp_layers=(isinstance(sizes, DecoderConfig) and sizes.predicting_layers) or None,
         experts=mixture.experts if mixture else (isinstance(sizes, T5Config) and sizes.experts) or None,
     )
 

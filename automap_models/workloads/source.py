@@ -63,6 +63,8 @@ MODELS = (SourceKind.WORKLOAD, SourceKind.CONFIG, SourceKind.FACTORY)
 """Kinds of sources that are built and traced."""
 _BUILT = (SourceKind.WORKLOAD, SourceKind.CONFIG)
 """Kinds of sources that we build ourselves."""
+OF_KINDS = {"dropout": _BUILT, "images": (SourceKind.CONFIG,), "mtp": (SourceKind.CONFIG,)}
+"""Option of a model that is read → the kinds of sources that have it."""
 STEPS = (SourceKind.MODULE, *MODELS)
 """Kinds of sources that have operations."""
 
@@ -78,6 +80,7 @@ class Source:
         dtype: that the layers compute in.
         trainable: patterns of an HLO file's trainable parameters.
         dropout: whether the model has the dropout that its config.json says.
+        images, mtp: of a config.json, see workloads.config_parts.ConfigOptions.
         model: what the factory returned, where that is there already; `what` is then its name.
     """
 
@@ -89,6 +92,8 @@ class Source:
     trainable: tuple[str, ...] = ()
     dropout: bool = False
     model: object = None
+    images: int | None = None
+    mtp: int | None = None
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -226,7 +231,8 @@ def _built(source: Source) -> SizedModel:
         return sized(source.what, **source.sizes, dropout=source.dropout)
     from automap_models.workloads.config_json import read_config
 
-    model = read_config(source.what, dropout=source.dropout, sequence=source.sequence)
+    options = {"sequence": source.sequence, "images": source.images, "mtp": source.mtp}
+    model = read_config(source.what, dropout=source.dropout, **options)
     return configured(model, **source.sizes)
 
 

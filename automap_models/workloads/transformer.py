@@ -8,11 +8,9 @@ The models are those of decoder.py, bert.py and t5.py, whose traces tests hold t
 from __future__ import annotations
 
 from automap_models.core.model_work import LayerWork, Mark, ModelWork, SharedWork
-from automap_models.core.sublayer_sizes import GatedDelta, Mamba
 from automap_models.core.tuning import ALL, FULL, LayerTraining, Training
-from automap_models.workloads.gated_delta import gated_delta
+from automap_models.workloads.decoder_blocks import block_of
 from automap_models.workloads.layer import FIXED, FLOAT32, FORWARD, INPUT, WEIGHT, Layer, Value
-from automap_models.workloads.mamba import mamba
 from automap_models.workloads.sizes import (
     Architecture,
     BertConfig,
@@ -23,17 +21,13 @@ from automap_models.workloads.sizes import (
 )
 from automap_models.workloads.sublayers import (
     TENSOR,
-    attention,
     core,
     feed_forward,
-    indexed,
-    keys_read,
-    latent_attention,
-    routed,
     switched,
     turned,
     windowed,
 )
+from automap_models.workloads.tower import tower_layers
 
 Places = list[LayerWork]
 Trainings = list[LayerTraining]
@@ -55,7 +49,9 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str, train
     """
     sizes = required_transformer(name, config)
     shape = transformer_shape(sizes, name, sequence)
-    of_first, *of_blocks, of_last = training.layers(shape.layers, not isinstance(sizes, DecoderConfig) or sizes.ties)
+    tower, ties = (sizes.tower, sizes.ties) if isinstance(sizes, DecoderConfig) else (None, True)
+    *of_tower, of_first = (trained := training.layers(shape.layers, ties, tower is not None))[: -shape.layers - 1]
+    *of_blocks, of_last = trained[-shape.layers - 1 :]
     first, last = Layer(sequence, dtype, of_first), Layer(sequence, dtype, of_last)
     match sizes:
         case DecoderConfig():
@@ -72,8 +68,13 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str, train
     if tied and not of_first.trains("embedding"):
         shared = (SharedWork(0.0, of_both_ends * first.item_bytes, (0, len(order) - 1)),)
         of_both_ends = 0.0
+    elif shape.mtp_layers and not tied:  # Megatron's last rank has a copy of the embedding, for further tokens
+        table = float(shape.vocabulary * shape.hidden)
+        trains = of_first.trains("embedding")
+        shared = (SharedWork(table * trains, table * first.item_bytes * (not trains), (0, len(order) - 1), False),)
     recurrent = isinstance(sizes, DecoderConfig) and sizes.recurrence is not None
-    return ModelWork(shape, tuple(layers), order, dtype, of_both_ends, shared, recurrent, training)
+    before = tower_layers(tower, dtype, *of_tower) if tower else ()
+    return ModelWork(shape, tuple(layers), order, dtype, of_both_ends, shared, recurrent, training, before)
 
 
 def _decoder(config: DecoderConfig, first: Layer, last: Layer, of_blocks: Trainings) -> tuple[Value, Places, bool]:
@@ -91,7 +92,7 @@ def _decoder(config: DecoderConfig, first: Layer, last: Layer, of_blocks: Traini
     for _ in range(config.predicting_layers):
         states, embedding = (last.norm(last.value(config.width), layer_norm=False) for _ in range(2))
         x_next = last.dense(last.value(states.width + embedding.width), config.width)
-        x_next = _decoder_block(last, x_next, config, "*E" if config.mixture else "*-")
+        x_next = block_of(last, x_next, config, "*E" if config.mixture else "*-")
         predicted = last.norm(x_next, layer_norm=not config.root_mean_square)
         classified(last, predicted, classes, mark, tied=True, capped=capped)
     return x, _decoder_blocks(config, first.tokens, first.dtype, of_blocks), config.ties
@@ -137,55 +138,7 @@ def decoder_block(
 ) -> LayerWork:
     """Its sublayers, see `DecoderConfig.blocks`."""
     layer = Layer(sequence, dtype, training)
-    return layer.work("block", [_decoder_block(layer, layer.value(c.width), c, sublayers)])
-
-
-def _decoder_block(layer: Layer, x: Value, c: DecoderConfig, sublayers: str) -> Value:
-    """What a block makes of x, with norms before its sublayers, after them, or both."""
-
-    def normed(x: Value, place: str) -> Value:
-        if c.norms not in (place, "around"):
-            return x
-        return layer.norm(x, layer_norm=not c.root_mean_square, fused=place == "after")
-
-    added: list[Value] = []
-    for number, sublayer in enumerate(sublayers, 1):
-        if number == 1 or not c.shared_norm:
-            read = normed(x, "before")
-        change = normed(_change(layer, read, c, sublayer), "after")
-        added += [change, *layer.dropout(change, c.residual_dropout)]
-        if not c.parallel or number == len(sublayers):
-            x, added = layer.add(x, *added), []
-        else:  # all are added at once, and summed among devices at once
-            layer.sums_forward[:] = [value for value in layer.sums_forward if value is not change]
-    return x
-
-
-def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str) -> Value:  # noqa: PLR0911
-    """What a sublayer adds to the residual stream."""
-    match sublayer, c.recurrence:
-        case "*" | "s", _ if c.latent:
-            return latent_attention(layer, x, c, c.indexer if sublayer == "s" else None)
-        case "*", _:
-            return attention(layer, x, c)
-        case "w", _:
-            assert c.window is not None
-            return attention(layer, x, windowed(c), keys_read(layer.tokens, c.window))
-        case "s", _:
-            assert c.indexer is not None
-            indexed(layer, x, c.indexer, x)
-            return attention(layer, x, c, keys_read(layer.tokens, c.indexer))
-        case "B", _:
-            change = _change(layer, x, c, "M")
-            layer.memory(FORWARD, change, change, _change(layer, x, c, "*"))
-            return change
-        case "E", _:
-            return routed(layer, x, c)
-        case "M", Mamba() as sizes:
-            return mamba(layer, x, sizes)
-        case "M", GatedDelta() as sizes:
-            return gated_delta(layer, x, sizes)
-    return feed_forward(layer, x, c.feed_forward or 4 * c.width, c.gated, c.activation, c.feed_forward_bias)
+    return layer.work("block", [block_of(layer, layer.value(c.width), c, sublayers)])
 
 
 def bert_block(c: BertConfig, sequence: int, dtype: str, training: LayerTraining = ALL) -> LayerWork:

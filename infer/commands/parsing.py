@@ -20,7 +20,7 @@ from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, COMPETING, DEFAULT_OBJECTIVE, OBJECTIVES, given
 from automap_models.requests.words import FIELD_OF
 from automap_models.workloads.catalogue import MODEL_TYPES
-from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, source_kind
+from automap_models.workloads.source import MODELS, OF_KINDS, STEPS, Source, SourceKind, source_kind
 
 RequestT = TypeVar("RequestT")
 
@@ -29,7 +29,7 @@ APPLIES: Mapping[str, tuple[SourceKind, ...]] = {
     "batch": MODELS,
     "sequence": MODELS,
     "dtype": MODELS,
-    "dropout": (SourceKind.WORKLOAD, SourceKind.CONFIG),
+    **OF_KINDS,
     "trainable": (SourceKind.MODULE,),
     "device": STEPS,
     "measure": STEPS,
@@ -51,7 +51,7 @@ _ALIKE = """
     trainable verify devices price reserve seed warm_start
     runtime tp pp dp vp cp ep etp micro_batch recompute zero sequence_parallel precision dispatcher layers check snap to
     topo also pull optimizer states freeze lora quantize tokens gpu_hour
-    deadline mtbf checkpoint restart
+    deadline mtbf checkpoint restart images mtp
 """
 _DESTINATIONS = {f"--{word.replace('_', '-')}": name for word, name in FIELD_OF.items()}
 ARGUMENTS: Mapping[str, str] = {
@@ -233,7 +233,7 @@ _TYPES: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("N", "S", "M", "B", "K", "Q"), at_least(1)),
     **dict.fromkeys(("FILE", "FILE|FOLDER"), file_argument),
     **dict.fromkeys(("NAME|FILE", "KIND|FILE", "policy|FILE", "K|CLUSTER", "N×KIND"), name_argument),
-    **dict.fromkeys(("cpus", "seed", "warmup"), at_least(0)),
+    **dict.fromkeys(("cpus", "images", "mtp", "seed", "warmup"), at_least(0)),
     "X": float,
     "SHARE": quantity(SHARE),
     "TIME": quantity(SECONDS),
@@ -288,6 +288,8 @@ STEP = """
     --sequence N         tokens in a sample
     --dtype NAME         type that the layers compute in: float32, bfloat16, float16
     --dropout            for models of bert and gpt2: with the dropout that the config.json says
+    --images N           for a config.json with a tower of images: images of a sample (default 1; 0: text alone)
+    --mtp N              for a config.json: layers that predict further tokens (default: as many as it says)
     --trainable PATTERN  for HLO files: names of the trainable parameters, such as 'params/*'; may be repeated
 """
 """Options: which training step is meant."""
@@ -369,7 +371,7 @@ def source_of(options: Mapping[str, Any]) -> Source:
     what = str(options["what"])
     kind = source_kind(what)
     for name, kinds in APPLIES.items():
-        if options.get(name) and kind not in kinds:
+        if options.get(name) not in (None, False, ()) and kind not in kinds:
             raise BadInput(f"does not apply: {what} {kind.value}", where=flag(name), do="leave it out")
-    sizes = options["batch"], options["sequence"], options["dtype"]
-    return Source(what, kind, *sizes, tuple(options["trainable"] or ()), options["dropout"])
+    sizes = options["batch"], options["sequence"], options["dtype"], tuple(options["trainable"] or ())
+    return Source(what, kind, *sizes, options["dropout"], images=options["images"], mtp=options["mtp"])

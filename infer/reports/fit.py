@@ -29,7 +29,7 @@ def report(request: FitRequest, answer: FitResult) -> Report:
     return Report(
         lambda: _print(request, answer),
         lambda: fit_document(request, answer),
-        warnings=notes_of(request.source),
+        warnings=notes_of(request.source, traced=False),
         exit_code=code,
     )
 

@@ -145,9 +145,10 @@ def test_a_parameter_of_both_ends_is_tied_and_others_are_shared() -> None:
         (0, False),
         (0, False),
     ]
-    assert [work.shared for work in works.values()] == [(), (), ((10e6, 0.0, (0, 3, 5)),), ((2e6, 0.0, (1, 3)),)]
+    shared = [tuple(one[:3] for one in work.shared) for work in works.values()]
+    assert shared == [(), (), ((10e6, 0.0, (0, 3, 5)),), ((2e6, 0.0, (1, 3)),)]
     frozen = a_profile(frozen=np.full(N, 1e9), shared_frozen=(SharedParameter("base", 1e9, (0, N - 1)),))
-    assert ProfileWork.from_profile(frozen).shared == ((0.0, 1e9, (0, 5)),)
+    assert ProfileWork.from_profile(frozen).shared[0][:3] == (0.0, 1e9, (0, 5))
 
 
 @pytest.mark.parametrize(

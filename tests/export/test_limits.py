@@ -196,3 +196,21 @@ def test_recurrent_layers_are_not_written_as_attention(tmp_path: Path) -> None:
     assert written.program.startswith("pretrain_mamba.py ")
     assert "--hidden-size" not in written.text
     assert "does not build recurrent layers" in written.notes[0]
+
+
+def test_towers_of_images_and_further_tokens_are_refused_or_said(tmp_path: Path) -> None:
+    """torchtitan's models of images have no tensor parallelism; Megatron's layout has m for a further token."""
+    shape = TransformerShape(
+        **{"name": "m", "layers": 4, "hidden": 64, "heads": 4, "kv_heads": 4, "ffn": 64, "sequence": 64},
+        **{"vocabulary": 64, "tower_heads": 4, "mtp_layers": 1},
+    )
+    images = ModelFacts(replace(shape, mtp_layers=None))
+    strategy = replace(PLAIN, zero=0)
+    for target in ("torchtitan", "galvatron"):
+        with pytest.raises(Inexpressible, match=f"{target} has no layers of multi-token prediction.*`mtp` 0"):
+            export_plan(strategy_source(strategy, ModelFacts(shape)), target_by_name(target), tmp_path / "out")
+    with pytest.raises(Inexpressible, match=r"galvatron has no models with a tower of images.*`images` 0"):
+        export_plan(strategy_source(strategy, images), target_by_name("galvatron"), tmp_path / "out")
+    written = export_plan(strategy_source(strategy, ModelFacts(shape)), target_by_name("megatron"), tmp_path / "out")
+    assert "--mtp-num-layers 1" in written.written.text
+    assert any("builds no tower of images" in note for note in written.written.notes)

@@ -22,11 +22,11 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (968, 8),
-    "core": (7_829, 37),
-    "cost": (3_714, 19),
+    "automap_models": (975, 8),
+    "core": (7_889, 37),
+    "cost": (3_743, 19),
     "envs": (1_600, 12),
-    "export": (2_019, 14),
+    "export": (2_037, 14),
     "formats": (5_257, 21),
     "hlo": (6_936, 36),
     "planners": (850, 6),
@@ -36,22 +36,22 @@ BUDGET = {
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
     "planners/staged": (3_527, 19),
-    "planners/strategies": (2_981, 15),
+    "planners/strategies": (2_984, 15),
     "plots": (1_258, 9),
     "requests": (1_977, 12),
     "rl": (1_068, 9),
     "run": (4_705, 24),
-    "simulate": (1_731, 10),
+    "simulate": (1_732, 10),
     "torch_export": (3_110, 14),
-    "workloads": (4_832, 27),
+    "workloads": (5_281, 31),
     "zoo": (1, 1),
-    "infer": (5_237, 30),
+    "infer": (5_239, 30),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 70_926, "files": 388, "compiled": 80, "numbers": 241}
+TOTALS = {"lines": 71_495, "files": 392, "compiled": 80, "numbers": 242}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -141,20 +141,29 @@ def test_the_help_of_every_command_that_reads_configs_lists_all_families() -> No
         assert listed.replace(",", " ").split() == list(families())
 
 
-def test_layers_for_further_tokens_and_heads_of_other_kinds_are_named() -> None:
-    (further,) = notes({"model_type": "deepseek_v3", "num_nextn_predict_layers": 1})
-    assert "num_nextn_predict_layers is 1" in further
+def test_layers_for_further_tokens_are_priced_and_heads_of_other_kinds_named() -> None:
+    """DeepSeek-V3 has 11.6 B parameters of its own in the layer, and trains 682.6 B (arXiv 2412.19437, section 2.2)."""
+    pytest.importorskip("transformers")
+    values = {**configuration("deepseek_v3").to_dict(), "num_nextn_predict_layers": 1}
+    (further,) = decoded(values).notes
+    assert further.startswith("1 layer of multi-token prediction on the last rank, as the file says")
+    assert decoded(values, mtp=0).notes == ()
+    sizes = [decoded(values, mtp=number).architecture for number in (0, 1, 3)]
+    none, one, three = map(parameters, sizes)
+    width = configuration("deepseek_v3").hidden_size
+    deeper = decoded({**values, "num_hidden_layers": 3}, mtp=0).architecture
+    assert one - none == parameters(deeper) - none + 2 * width * width + 3 * width  # a block, a product, three norms
+    assert three - none == 3 * (one - none)
     (head,) = notes({"model_type": "bert", "architectures": ["BertForSequenceClassification"]})
     assert (
         head == "BertForSequenceClassification is priced with an output matrix of the vocabulary, which it may not have"
     )
 
 
-def test_of_a_file_with_images_the_language_model_is_read_and_the_tower_named() -> None:
+def test_of_a_file_with_an_unknown_tower_the_language_model_is_read_and_the_tower_named() -> None:
     pytest.importorskip("transformers")
     text = {**configuration("qwen3").to_dict(), "model_type": "qwen3_vl_text"}
-    nested = {"model_type": "qwen3_vl", "text_config": text, "vision_config": {"depth": 2}}
-    model = decoded(nested)
+    model = decoded({"model_type": "vl_of_my_own", "text_config": text, "vision_config": {"depth": 2}})
     assert model.architecture == decoded(text).architecture
     assert model.notes[0].startswith("vision_config is left out, with its tower's time and parameters")
 

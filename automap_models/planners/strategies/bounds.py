@@ -96,7 +96,7 @@ def closed_bound(
         spent = np.asarray(np.bincount(subspace.rank_of, beside, minlength=spent.size), np.float64)
         for rank, layer in ((subspace.rank_of[0], costs.ends.first), (subspace.rank_of[-1], costs.ends.last)):
             spent[rank] += costs.step_seconds[rank, layer, 0]
-            room[rank] -= costs.state[layer] + in_flight[rank] * costs.saved[layer, 0]
+            room[rank] -= costs.state[layer] + in_flight[rank] * costs.saved[layer, recompute].min()
     if room.min() < 0:
         return float("inf")
     memory = columns.state + in_flight[:, None] * columns.saved

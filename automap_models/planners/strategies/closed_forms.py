@@ -58,8 +58,8 @@ def _of_ranks(
     """Of ranks that share everything evenly, on the slowest of their devices."""
     ends, pp, micro_batches = list(costs.ends), degrees.pp, costs.strategy.micro_batches
     seconds = costs.passes.sum(axis=-1).max(axis=0)
-    work_s = (costs.blocks @ seconds + seconds[ends, 0].sum()) / pp  # [R] of a micro-batch
-    saved = (costs.blocks @ costs.saved + costs.saved[ends, 0].sum() / pp) / pp
+    work_s = (costs.blocks @ seconds + seconds[ends].sum(axis=0)) / pp  # [R] of a micro-batch
+    saved = (costs.blocks @ costs.saved + costs.saved[ends].sum(axis=0) / pp) / pp
     kinds = list(zip(work_s[recompute].tolist(), saved[recompute].tolist(), strict=True))
     room = float(
         (costs.room - grid.problem.reserve(pp)).min() - costs.blocks @ costs.state / pp - costs.state[ends].max()

@@ -295,10 +295,13 @@ class Completions:
         choices, (kinds, blocks) = self._choices[key]
         amounts = np.concatenate([self.seconds[None, rank], self.bytes_of])[:, layers]
         without = amounts[:3, :, NONE].sum(axis=1)
-        amounts = amounts[:, begin:stop]
+        before, amounts = amounts[:, 0], amounts[:, begin:stop]
         extra = np.zeros((4, stop - begin + 1, amounts.shape[2]))
         np.cumsum(amounts[:3] - amounts[:3, :, NONE, None], axis=1, out=extra[:3, 1:])
         np.maximum.accumulate(amounts[3], axis=0, out=extra[3, 1:])
+        if begin:  # a tower recomputes with the first block
+            extra[:3, 1:] += (before[:3] - before[:3, NONE, None])[:, None]
+            extra[3, 1:] = np.maximum(extra[3, 1:], before[3])
         table = extra[:, blocks, kinds]
         table[:3] += without[:, None]
         return choices, table

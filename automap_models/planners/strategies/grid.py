@@ -105,7 +105,7 @@ class Grid:
     def _splits_operators(self, tp: int) -> bool:
         shape = self.shape
         keys = shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0
-        return shape.heads % tp == 0 and shape.ffn % tp == 0 and keys
+        return not (shape.heads % tp or shape.ffn % tp or (shape.tower_heads or tp) % tp) and keys
 
     def _has_degrees(self, degrees: Degrees) -> bool:
         if self.problem.most_ranks is not None and degrees.pp > self.problem.most_ranks:

@@ -108,14 +108,14 @@ class Relaxation:
         """At each of its twelve fullest moments a rank holds what it has room for, or less."""
         ranks, most = self.costs.ranks, self.costs.room.max()
         bytes_of = np.stack([ranks.saved, ranks.for_weights])  # [2, k, R]
-        of_kinds = bytes_of[:, self.kinds][:, :, self.recompute]
+        of_kinds, least = bytes_of[:, self.kinds][:, :, self.recompute], bytes_of[:, :, self.recompute].min(axis=2)
         rows, rooms = [], []
         for rank, (stages, fullest) in enumerate(laid_out(self.strategy).fullest):
             moments = fullest[:12]
             on_rank, ends = list(stages), self.ends[list(stages)]
             of_blocks = np.zeros((len(moments), *self.shape))
             of_blocks[:, on_rank] = np.einsum("mpv,pkr->mvkr", moments, of_kinds) + ranks.state[self.kinds, None]
-            of_ends = (ends @ ranks.state).sum() + np.einsum("mpv,vk,pk->m", moments, ends, bytes_of[:, :, 0])
+            of_ends = (ends @ ranks.state).sum() + np.einsum("mpv,vk,pk->m", moments, ends, least)
             rows.append(of_blocks)
             rooms.append(self.costs.room[rank] - of_ends)
         self._limit(np.concatenate(rows) / most, np.concatenate(rooms) / most + TOLERANCE)
