@@ -5,6 +5,7 @@ Some models are written in modules of this package; most are a config.json each,
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ class Workload:
     Attributes:
         what: the model and where its sizes are published.
         parameters: number of trainable parameters.
+        published: how many its source says, in its digits; empty: as many.
+        active: how many of a mixture its source says that a token passes, some without embeddings; empty: it does not.
         architecture: `module:constant` of this package, a `training.Architecture`; None: that of published/NAME.json.
         batch: samples in a micro-batch unless told otherwise.
         sequence: tokens of a sample unless told otherwise; None for images.
@@ -46,6 +49,8 @@ class Workload:
 
     what: str
     parameters: int
+    published: str = ""
+    active: str = ""
     architecture: str | None = None
     batch: int = 1
     sequence: int | None = None
@@ -53,6 +58,8 @@ class Workload:
     dtype: str = "float32"
 
 
+PUBLISHED = Path(__file__).with_name("published")
+"""The folder of the config.json files, by name."""
 WORKLOADS: dict[str, Workload] = {
     name: Workload(**row) for name, row in json.loads(Path(__file__).with_name("models.json").read_bytes()).items()
 }
@@ -99,5 +106,12 @@ def workload_of(name: str) -> Workload:
     """
     full_name = canonical(name)
     if full_name is None:
-        raise BadInput(f"unknown model {name!r}", do=f"choose from {', '.join(WORKLOADS)}")
+        raise BadInput(f"unknown model {name!r}", do=nearest(name))
     return WORKLOADS[full_name]
+
+
+def nearest(name: str) -> str:
+    """What to do about a name that no model has: the names that are like it, and where all of them are."""
+    close = difflib.get_close_matches(name.lower().replace("_", "-"), WORKLOADS, n=3, cutoff=0.5)
+    meant = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"{meant}automap models lists all {len(WORKLOADS)}"

@@ -38,20 +38,20 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (2_940, 15),
     "plots": (1_258, 9),
-    "requests": (1_951, 12),
+    "requests": (2_038, 13),
     "rl": (1_068, 9),
     "run": (4_705, 24),
     "simulate": (1_727, 10),
     "torch_export": (3_110, 14),
-    "workloads": (4_832, 27),
+    "workloads": (4_841, 27),
     "zoo": (1, 1),
-    "infer": (5_134, 29),
+    "infer": (5_219, 31),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_313, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 70_545, "files": 386, "compiled": 80, "numbers": 241}
+TOTALS = {"lines": 70_726, "files": 389, "compiled": 80, "numbers": 241}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -174,11 +174,7 @@ PUBLISHED = {
 """Parameters of the published weights."""
 
 
-def _configs_by_name() -> set[str]:
-    return {name for name, workload in WORKLOADS.items() if workload.architecture is None}
-
-
-@pytest.mark.parametrize("name", sorted(_configs_by_name() - {"gpt3-175b"}))
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_models_by_name_have_the_published_number_of_parameters(name: str) -> None:
     assert parameters(sized(name).architecture) == PUBLISHED[name] == WORKLOADS[name].parameters
 
