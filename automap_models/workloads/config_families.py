@@ -50,10 +50,10 @@ _KINDS: dict[Any, str] = {
     Size: "vocabulary width feed_forward head_width context types rank query_rank plain_width rope_width value_width "
     "expert_width max_distance latent state state_head_width key_width kernel chunk window_head_width "
     "window_value_width index_width index_tokens index_block embedding_width",
-    Heads: "heads kv_heads experts state_heads key_heads value_heads groups window_heads window_kv_heads index_heads",
+    Heads: "heads kv_heads state_heads key_heads value_heads groups window_heads window_kv_heads index_heads",
     Layers: "layers decoder_layers interval mixture_interval",
     Few | list[Few]: "per_token",
-    Count: "dense_layers shared_experts window_from",
+    Count: "dense_layers shared_experts window_from experts",
     Optional: "shared_width window",
     Annotated[int, Meta(ge=4, le=1 << 16)]: "buckets",
     Epsilon: "epsilon",

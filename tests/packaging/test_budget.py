@@ -43,7 +43,7 @@ BUDGET = {
     "run": (4_705, 24),
     "simulate": (1_727, 10),
     "torch_export": (3_110, 14),
-    "workloads": (4_841, 27),
+    "workloads": (4_842, 27),
     "zoo": (1, 1),
     "infer": (5_219, 31),
     "train": (1_807, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_313, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 70_726, "files": 389, "compiled": 80, "numbers": 241}
+TOTALS = {"lines": 70_727, "files": 389, "compiled": 80, "numbers": 241}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

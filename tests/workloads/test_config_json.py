@@ -247,7 +247,7 @@ def test_llama_405b_is_profiled_from_four_of_its_blocks(tmp_path: Path) -> None:
         ({}, "$.model_type is missing"),
         (
             {"model_type": "mamba"},
-            "$.model_type is 'mamba', not one of arcee, bert, bloom, cohere, cohere2, cwm, deepseek_v2",
+            "$.model_type is 'mamba', not one of arcee, bert, bloom, codegen, cohere, cohere2, cwm, deepseek_v2",
         ),
         ({"model_type": 3}, "$.model_type is 3, not one of"),
         ({"model_type": ["llama"]}, "$.model_type is ['llama'], not one of"),  # was a TypeError, as was a mapping
