@@ -43,6 +43,7 @@ def solve(request: ModelsRequest, watch: Watch) -> tuple[NamedModel, ...] | tupl
         BadInput: none has it.
     """
     word = request.filter.lower().replace("_", "-")
+    matching: tuple[NamedModel, ...] | tuple[str, ...]
     if request.model_types:
         matching = tuple(kind for kind in MODEL_TYPES if word in kind.replace("_", "-"))
         do = "automap models --families lists all"

@@ -38,7 +38,7 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (2_940, 15),
     "plots": (1_258, 9),
-    "requests": (2_038, 13),
+    "requests": (2_039, 13),
     "rl": (1_068, 9),
     "run": (4_705, 24),
     "simulate": (1_727, 10),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_313, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 70_727, "files": 389, "compiled": 80, "numbers": 241}
+TOTALS = {"lines": 70_728, "files": 389, "compiled": 80, "numbers": 241}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
