@@ -28,6 +28,7 @@ SUMMARIES: Mapping[str, str] = {
     "search": "search the shardings of a model's operations, or train an agent on its pipeline",
     "run": "run a plan on this machine or under torchrun, and hold it against its prediction",
     "export": "write a plan for another framework",
+    "models": "list the models that have a name",
     "calibrate": "fit a runtime or a kind of device to measured training steps or profiles",
 }
 """Command → what it is for; each is a module of `commands` with a COMMAND, or with COMMANDS of its own by name."""
@@ -156,4 +157,4 @@ def automap() -> int:
     return program(main)
 
 
-infer, profile, plan, fit, place, search, run, export, calibrate = map(_script, SUMMARIES)
+infer, profile, plan, fit, place, search, run, export, models, calibrate = map(_script, SUMMARIES)

@@ -453,6 +453,33 @@ class Calibrated(TypedDict):
     skipped: list[Skipped]
 
 
+class NamedModel(TypedDict):
+    name: str
+    model_type: str
+    parameters: int
+    published: str
+    active: str
+    layers: int | None
+    hidden: int | None
+    source: str
+
+
+class Models(TypedDict):
+    """`automap models`: the models that have a name."""
+
+    schema: Literal[1]
+    kind: Literal["models"]
+    models: list[NamedModel]
+
+
+class Families(TypedDict):
+    """`automap models --families`: the values of model_type that a config.json may have."""
+
+    schema: Literal[1]
+    kind: Literal["families"]
+    families: list[str]
+
+
 DOCUMENTS: Mapping[str, tuple[type, ...]] = {
     "infer": (StagedDocument, Sweep),
     "profile": (ProfileSummary, Known),
@@ -462,6 +489,7 @@ DOCUMENTS: Mapping[str, tuple[type, ...]] = {
     "search": (AxisDocument, TwoAxesDocument, StagedDocument),
     "run": (Observed,),
     "export": (Exported,),
+    "models": (Models, Families),
     "calibrate": (Calibrated,),
 }
 """Command → what its `--json` prints, one of them."""

@@ -412,6 +412,14 @@ class OnlineRequest:
     warm_start: str | None
 
 
+@dataclass(frozen=True)
+class ModelsRequest:
+    """`automap models`."""
+
+    filter: str = ""
+    model_types: bool = False
+
+
 SOLVERS: Mapping[type, str] = {
     ProfileRequest: "profile.solve",
     InferRequest: "stages.solve",
@@ -426,5 +434,6 @@ SOLVERS: Mapping[type, str] = {
     PlaceRequest: "placement.solve",
     SearchRequest: "sharding.solve",
     CalibrateRequest: "calibration.solve",
+    ModelsRequest: "models.solve",
 }
 """Request → the module of this package and its function."""

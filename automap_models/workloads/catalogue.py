@@ -5,6 +5,7 @@ Some models are written in modules of this package; most are a config.json each,
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,13 @@ FACTORY = "a factory of your own (my_package.my_module:make_model), which works 
 HAVE_DROPOUT = ("bert", "bloom", "gpt2")
 """Families whose models can have dropout here."""
 _MODEL_TYPES = """
-arcee bert bloom cohere cohere2 cwm deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone4 exaone_moe
-gemma gemma2 gemma3_text gemma4_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text glm4v_text glm_moe_dsa gpt2
-gpt_bigcode gpt_neox gpt_oss gptj granite granitemoe granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 llama
-llama4_text mamba2 mimo_v2_flash minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral mt5 nemotron
-nemotron_h olmo2 olmo3 olmoe opt phi phi3 phimoe qwen2 qwen2_5_vl qwen2_5_vl_text qwen2_moe qwen2_vl qwen2_vl_text qwen3
-qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text qwen3_vl_text seed_oss smollm3 solar_open stablelm
-starcoder2 step3p5 step3p7 t5
+arcee bert bloom codegen cohere cohere2 cwm deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone4
+exaone_moe falcon gemma gemma2 gemma3_text gemma4_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text glm4v_text
+glm_moe_dsa gpt2 gpt_bigcode gpt_neox gpt_oss gptj granite granitemoe granitemoehybrid granitemoeshared helium
+hunyuan_v1_dense hunyuan_v1_moe hy_v3 llama llama4_text mamba2 mimo_v2_flash minimax_m2 minimax_m3_vl_text ministral
+ministral3 mistral mixtral mt5 nemotron nemotron_h olmo2 olmo3 olmoe opt phi phi3 phimoe qwen2 qwen2_5_vl
+qwen2_5_vl_text qwen2_moe qwen2_vl qwen2_vl_text qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next
+qwen3_vl_moe_text qwen3_vl_text seed_oss smollm3 solar_open stablelm starcoder2 step3p5 step3p7 t5 xglm
 """
 MODEL_TYPES = tuple(_MODEL_TYPES.split())
 """The values of model_type that are read of a config.json; families.yaml has their fields."""
@@ -37,6 +38,8 @@ class Workload:
     Attributes:
         what: the model and where its sizes are published.
         parameters: number of trainable parameters.
+        published: how many its source says, in its digits; empty: as many.
+        active: how many of a mixture its source says that a token passes, some without embeddings; empty: it does not.
         architecture: `module:constant` of this package, a `training.Architecture`; None: that of published/NAME.json.
         batch: samples in a micro-batch unless told otherwise.
         sequence: tokens of a sample unless told otherwise; None for images.
@@ -46,6 +49,8 @@ class Workload:
 
     what: str
     parameters: int
+    published: str = ""
+    active: str = ""
     architecture: str | None = None
     batch: int = 1
     sequence: int | None = None
@@ -53,6 +58,8 @@ class Workload:
     dtype: str = "float32"
 
 
+PUBLISHED = Path(__file__).with_name("published")
+"""The folder of the config.json files, by name."""
 WORKLOADS: dict[str, Workload] = {
     name: Workload(**row) for name, row in json.loads(Path(__file__).with_name("models.json").read_bytes()).items()
 }
@@ -99,5 +106,12 @@ def workload_of(name: str) -> Workload:
     """
     full_name = canonical(name)
     if full_name is None:
-        raise BadInput(f"unknown model {name!r}", do=f"choose from {', '.join(WORKLOADS)}")
+        raise BadInput(f"unknown model {name!r}", do=nearest(name))
     return WORKLOADS[full_name]
+
+
+def nearest(name: str) -> str:
+    """What to do about a name that no model has: the names that are like it, and where all of them are."""
+    close = difflib.get_close_matches(name.lower().replace("_", "-"), WORKLOADS, n=3, cutoff=0.5)
+    meant = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"{meant}automap models lists all {len(WORKLOADS)}"

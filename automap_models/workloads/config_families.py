@@ -53,11 +53,11 @@ _KINDS: dict[Any, str] = {
     "first second inner result pooled positions",
     Size | list[Size]: "patch image frames merge_side",
     Few: "feed_ratio channels",
-    Heads: "heads kv_heads experts state_heads key_heads value_heads groups window_heads window_kv_heads index_heads "
+    Heads: "heads kv_heads state_heads key_heads value_heads groups window_heads window_kv_heads index_heads "
     "position_side",
     Layers: "layers decoder_layers interval mixture_interval",
     Few | list[Few]: "per_token",
-    Count: "dense_layers shared_experts window_from",
+    Count: "dense_layers shared_experts window_from experts",
     Optional: "shared_width window window_side",
     Annotated[int, Meta(ge=4, le=1 << 16)]: "buckets",
     Epsilon: "epsilon",

@@ -42,7 +42,8 @@ mtp_use_dedicated_embeddings mtp_layer_types mtp_mlp_layer_types qk_norm_type us
 attn_temperature_tuning attn_scale floor_scale
 vocab_size_per_layer_input use_bidirectional_attention clip_qkv rope_type rope_mode head_dim layerdrop init_std
 input_jitter_noise moe_layers sep_token logit_scale scale_attention_softmax_in_fp32 enable_moe_fp32_combine
-index_local_blocks enable_moe_block use_qk_norm mamba_proj_bias residual_in_fp32 use_expert_bias
+index_local_blocks enable_moe_block use_qk_norm mamba_proj_bias residual_in_fp32 use_expert_bias scale_embedding
+mamba_expand
 """
 NEUTRAL = frozenset(_NEUTRAL.split())
 """Keys that change neither shapes nor costs of a training step, or are of no use where the family does not read them.

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from automap_models.core.tuning import FULL, Training
 from automap_models.errors import BadInput
 from automap_models.user_code import call_factory
-from automap_models.workloads.catalogue import DTYPES, canonical, workload_of
+from automap_models.workloads.catalogue import DTYPES, PUBLISHED, canonical, workload_of
 
 if TYPE_CHECKING:
     from automap_models.core.model_work import ModelWork
@@ -124,8 +123,7 @@ def sized(
     if workload.architecture is None:
         from .config_json import read_config
 
-        path = Path(__file__).parent / "published" / f"{full_name}.json"
-        model = read_config(path, dropout=dropout, sequence=length)._replace(name=full_name)
+        model = read_config(PUBLISHED / f"{full_name}.json", dropout=dropout, sequence=length)._replace(name=full_name)
         return configured(model, batch=batch, sequence=length, dtype=dtype)
     if dropout:
         do = "leave it out, or give the model's config.json"

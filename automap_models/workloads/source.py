@@ -5,7 +5,6 @@ Importing this module imports neither numpy nor a framework.
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from automap_models.collection import uncollected
 from automap_models.errors import BadInput
 from automap_models.resources import exists
 from automap_models.user_code import call_factory, user_code
-from automap_models.workloads.catalogue import HAVE_DROPOUT, canonical, names
+from automap_models.workloads.catalogue import HAVE_DROPOUT, canonical, nearest
 from automap_models.workloads.registry import SizedModel, configured, from_factory, sized, step_of
 
 if TYPE_CHECKING:
@@ -123,9 +122,7 @@ def source_kind(what: str) -> SourceKind:
         if _FACTORY.fullmatch(what):
             return SourceKind.FACTORY
         if _WORD.fullmatch(what):
-            close = difflib.get_close_matches(what, names(), n=1)
-            hint = f"did you mean {close[0]}? See" if close else f"known are {', '.join(names())}; see"
-            raise BadInput("is neither a file nor a known model", where=what, do=f"{hint} automap-profile --list")
+            raise BadInput("is neither a file nor a known model", where=what, do=nearest(what))
         if ":" in path.name:
             do = "write a factory as my_package.my_module:make_step, without folders and .py"
             raise BadInput("is neither a file nor the name of a factory", where=what, do=do)

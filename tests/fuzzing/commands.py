@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
         ["steps.json", "--device", "a100", "--out", "out.yaml"],
         ["steps.json", "--device", "a100", "--also", "h100", "--json"],
     ],
+    "models": [["qwen3", "--json"], ["--families"]],
     "infer": [
         ["good.npz", "--topo", "topo.yaml", "--stages", "2", "--micro-batches", "4", "--granularity", "12"],
         ["good.npz", "--topo", "topo.yaml", "--plan", "plan.json"],

@@ -38,20 +38,20 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (2_984, 15),
     "plots": (1_258, 9),
-    "requests": (1_977, 12),
+    "requests": (2_065, 13),
     "rl": (1_068, 9),
     "run": (4_705, 24),
     "simulate": (1_732, 10),
     "torch_export": (3_110, 14),
-    "workloads": (5_281, 31),
+    "workloads": (5_291, 31),
     "zoo": (1, 1),
-    "infer": (5_239, 30),
+    "infer": (5_324, 32),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 71_495, "files": 392, "compiled": 80, "numbers": 242}
+TOTALS = {"lines": 71_678, "files": 395, "compiled": 80, "numbers": 242}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

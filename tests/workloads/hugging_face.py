@@ -243,6 +243,29 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "GPTJForCausalLM",
         {"vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32, "rotary_dim": 2},
     ),
+    "codegen": (
+        "CodeGenConfig",
+        "CodeGenForCausalLM",
+        {"vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32, "n_ctx": 32, "rotary_dim": 2},
+    ),
+    "falcon": (
+        "FalconConfig",
+        "FalconForCausalLM",
+        {key: size for key, size in _PLAIN.items() if key != "intermediate_size"},
+    ),
+    "xglm": (
+        "XGLMConfig",
+        "XGLMForCausalLM",
+        {"vocab_size": 40, "d_model": 16, "num_layers": 2, "attention_heads": 4, "ffn_dim": 24}
+        | {"max_position_embeddings": 32},
+    ),
+    "granitemoehybrid": (
+        "GraniteMoeHybridConfig",
+        "GraniteMoeHybridForCausalLM",
+        {**_SHARED, "shared_intermediate_size": 20, "num_local_experts": 4, "num_experts_per_tok": 2}
+        | {"layer_types": ["mamba", "attention"], "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 6}
+        | {"mamba_n_groups": 1, "mamba_expand": 2},
+    ),
     "phi": ("PhiConfig", "PhiForCausalLM", {**_SHARED, "partial_rotary_factor": 0.5}),
     "cohere": ("CohereConfig", "CohereForCausalLM", {**_SHARED, "pad_token_id": 0}),
     "cohere2": ("Cohere2Config", "Cohere2ForCausalLM", {**_SHARED, "head_dim": 4, "pad_token_id": 0}),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import automap_models
-from automap_models.infer.commands import calibrate, export, fit, infer, place, plan, profile, run, search
+from automap_models.infer.commands import calibrate, export, fit, infer, models, place, plan, profile, run, search
 from automap_models.infer.commands.parsing import ARGUMENTS, in_options
 
 LIBRARY = Path(automap_models.__file__).parent
@@ -25,7 +25,7 @@ NO_OPTION = {
 """Arguments for which the commands have no option: of restrictions, of observed devices, of a cluster's file, of
 schedules without plans, of measured steps, of unequal devices, of the search for a strategy and its results, and of
 runtimes."""
-ONE_WORD = (calibrate, export, fit, infer, place, plan, profile, run)
+ONE_WORD = (calibrate, export, fit, infer, models, place, plan, profile, run)
 COMMANDS = (*(module.COMMAND for module in ONE_WORD), *search.COMMANDS.values())
 
 
