@@ -46,7 +46,7 @@ def solve(request: ModelsRequest, watch: Watch) -> tuple[NamedModel, ...] | tupl
     matching: tuple[NamedModel, ...] | tuple[str, ...]
     if request.model_types:
         matching = tuple(kind for kind in MODEL_TYPES if word in kind.replace("_", "-"))
-        do = "automap models --families lists all"
+        do = "ask for all of them, without a word"
     else:
         models = (_named(name, workload) for name, workload in catalogue.WORKLOADS.items())
         matching = tuple(m for m in models if word in f"{m.name} {m.model_type}".replace("_", "-"))

@@ -26,7 +26,6 @@ SCOUT_IMAGES = 34 * (4 * 1408**2 + 2 * 1408 * 5632) + 5632 * 4096 + 4096**2 + 40
 COUNTED = {
     "glm-4.5": GLM_FURTHER - GLM_TABLES * 5120,
     "glm-4.6": GLM_FURTHER - GLM_TABLES * 5120,
-    "glm-4.5-air": -GLM_TABLES * 4096,
     "llama4-scout": SCOUT_IMAGES,
 }
 """Name → parameters that the source counts and the model here has not, less those that it leaves out."""
