@@ -102,7 +102,7 @@ def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
 
 
 ANY_TEXT = {
-    *("planner", "dtype", "cut_at", "model"),  # names that are looked up in tables, or written into a profile
+    *("planner", "dtype", "cut_at", "model", "filter"),  # names that are looked up in tables, or written into a profile
     *("pin", "keep_together", "trainable", "pins", "together", "freeze", "lora"),  # patterns of layers and parameters
 }
 """Arguments that may be any text, because no file is opened by them."""

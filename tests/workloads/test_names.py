@@ -79,5 +79,5 @@ def test_all_models_and_all_families_are_listed(capsys: pytest.CaptureFixture[st
 
 
 def test_a_word_of_no_name_is_answered_with_the_nearest_names() -> None:
-    with pytest.raises(BadInput, match=r"^lhama3-8b: is in no name and no family; did you mean llama3-8b or .*"):
+    with pytest.raises(BadInput, match=r"^lhama3-8b: is in no name and no family; did you mean llama3-8b, .*"):
         solve(ModelsRequest("lhama3-8b"))

@@ -245,7 +245,7 @@ def test_batch_sequence_and_dtype_are_options() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("bert", {}, r"unknown model 'bert'; did you mean bert48 or .*"),
+        ("bert", {}, r"unknown model 'bert'; did you mean bert48, .*"),
         ("vgg19", {"sequence": 128}, r"sequence: vgg19 reads images; leave .*"),
         ("t5_base", {"sequence": 0}, r"sequence: must be at least 1, is 0"),
         ("bert48", {"sequence": 513}, r"sequence: bert48 has 512 positions, 513 were asked for"),

@@ -94,7 +94,7 @@ def test_published_profiles_survive_the_conversion(name: str, shared_data: Path,
         (["net.txt", "--list"], "--list: net.txt is given, too; leave one of them out"),
         (
             ["bert", "--show"],
-            "bert: is neither a file nor a known model; did you mean bert48 or ",
+            "bert: is neither a file nor a known model; did you mean bert48, ",
         ),
         (["nonsense", "--show"], "nonsense: is neither a file nor a known model; automap models lists all "),
         (["net.txt", "--json", "--show"], "--json: prints JSON and nothing else; leave --show and --instructions out"),
