@@ -49,6 +49,7 @@ BESIDE = (
     "add norms, activation, positions, windows, sinks and head size of attention, routing, tokenizer, data, --lr and "
     "--train-iters; --mock-data --tokenizer-type NullTokenizer --vocab-size N does without data"
 )
+MIXTURE = "of experts, too: --moe-router-topk, shared ones, and which layers have none, with their --ffn-hidden-size"
 RECURRENT = (
     "add all sizes of the model and the kinds of its layers, or give these degrees to Megatron-Bridge's recipe of it: "
     "pretrain_gpt.py does not build recurrent layers"
@@ -67,6 +68,7 @@ def write(plan: BlockPlan, path: Path) -> Written:
     written = [shlex.join(argument) for argument in arguments(plan)]
     shape = plan.facts.shape
     notes: tuple[str, ...] = (RECURRENT,) if plan.facts.recurrent else () if shape is None else (BESIDE,)
+    notes += (MIXTURE,) if shape is not None and shape.experts and not plan.facts.recurrent else ()
     notes += (TOWER,) if shape is not None and shape.tower_heads else ()
     return Written("\n".join([line, *written]) + "\n", notes=notes, program=" ".join([program, *written]))
 
@@ -133,6 +135,8 @@ def _sizes(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
     yield "--max-position-embeddings", str(shape.sequence)
     if shape.experts is not None:
         yield "--num-experts", str(shape.experts)
+        yield "--moe-ffn-hidden-size", str(shape.ffn)
+        yield ("--moe-grouped-gemm",)
     if not plan.facts.tied:
         yield ("--untie-embeddings-and-output-weights",)
 

@@ -11,6 +11,7 @@ from export_readers import megatron_arguments
 
 import automap_models as am
 from automap_models.core.estimate import Estimate
+from automap_models.core.framework import ModelFacts
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
 from automap_models.export.targets import strategy_limits, target_by_name
@@ -37,6 +38,16 @@ def test_megatron_is_told_which_dispatcher_the_plan_is_priced_with() -> None:
     assert megatron(replace(PLAIN, dispatcher="deepep")) == ["flex", "deepep", "fp32"]
     assert megatron(replace(PLAIN, dispatcher="hybridep")) == ["flex", "hybridep", "fp32"]
     assert megatron(replace(PLAIN, dispatcher="alltoall")) == ["alltoall", None, None]
+
+
+def test_megatron_computes_experts_together_as_they_are_priced() -> None:
+    """It computes one after the other without --moe-grouped-gemm; --ffn-hidden-size is of layers without experts."""
+    written = target_by_name("megatron").write(strategy_source(PLAIN, ModelFacts(MIXTURE)), Path("out"))
+    read = megatron_arguments(written.text)
+    assert read["--num-experts"] == ["8"]
+    assert read["--moe-ffn-hidden-size"] == ["256"]
+    assert read["--moe-grouped-gemm"] == []
+    assert any("--moe-router-topk" in note for note in written.notes)
 
 
 def test_its_flexible_dispatcher_is_not_asked_for_where_a_device_has_all_experts() -> None:

@@ -26,7 +26,7 @@ BUDGET = {
     "core": (7_889, 37),
     "cost": (3_743, 19),
     "envs": (1_600, 12),
-    "export": (2_037, 14),
+    "export": (2_041, 14),
     "formats": (5_257, 21),
     "hlo": (6_936, 36),
     "planners": (850, 6),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 71_679, "files": 395, "compiled": 80, "numbers": 242}
+TOTALS = {"lines": 71_683, "files": 395, "compiled": 80, "numbers": 242}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
