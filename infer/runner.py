@@ -152,7 +152,7 @@ class Command(Generic[RequestT]):
                     print_files({report.names.get(what, what): path for what, path in files.items()})
             flush_stdout()
         for warning in report.warnings:
-            say(f"{prog}: warning: {warning}")
+            say(f"{prog}: warning: {in_options(warning)}")
         for line in report.remarks:
             say(line)
         return report.exit_code

@@ -387,3 +387,15 @@ def test_layers_that_make_no_equal_stages_are_priced_as_frameworks_split_them(
     and those in the middle have one more. A price was refused, with 94 layers on 8 ranks, say."""
     strategy = am.price("gpt2", gpus=f"{pp}xa100", pp=pp, global_batch=8, dropout=False).strategy
     assert strategy.layers == layers
+
+
+def test_a_warning_names_options_as_people_type_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It had the library's argument, in backticks."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    sizes |= {"intermediate_size": 96, "vocab_size": 256, "moe_intermediate_size": 32, "n_routed_experts": 4}
+    sizes |= {"num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_shared_experts": 1, "q_lora_rank": None}
+    sizes |= {"kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "deepseek_v3", "num_nextn_predict_layers": 1, **sizes}))
+    assert main([str(file), "--gpus", "1xh100", "--price", "--sequence", "128", "--global-batch", "1"]) == 0
+    assert "--mtp 0 leaves it out" in capsys.readouterr().err
