@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from automap_models.core.units import listed
 from automap_models.errors import BadInput
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -114,5 +113,5 @@ def workload_of(name: str) -> Workload:
 def nearest(name: str) -> str:
     """What to do about a name that no model has: the names that are like it, and where all of them are."""
     close = difflib.get_close_matches(name.lower().replace("_", "-"), WORKLOADS, n=3, cutoff=0.5)
-    meant = f"did you mean {listed(close).replace(' and ', ' or ')}? " if close else ""
+    meant = f"did you mean {', '.join(close)}? " if close else ""
     return f"{meant}automap models lists all {len(WORKLOADS)}"

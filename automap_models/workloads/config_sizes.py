@@ -47,7 +47,7 @@ _ACTIVATIONS: dict[str, Activation] = {
 _LETTERS: dict[str | int, str] = {
     **{"attention": "*", "full_attention": "*", "global": "*", "sliding_attention": "w", "chunked_attention": "w"},
     **{"local": "w", "indexed_attention": "s", "minimax_m3_sparse": "s", "mamba": "M", "linear_attention": "M"},
-    **{"hybrid": "B", "conv": "M", "mlp": "-", "moe": "E"},
+    **{"mlp": "-", "moe": "E"},
 }
 """Hugging Face's word for a sublayer → its letter in `DecoderConfig.blocks`."""
 _SPARSE = {"dense": False, "sparse": True, 0: False, 1: True}

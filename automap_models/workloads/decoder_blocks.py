@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from automap_models.core.sublayer_sizes import GatedDelta, Mamba
 from automap_models.workloads.gated_delta import gated_delta
-from automap_models.workloads.layer import FORWARD, Layer, Value
+from automap_models.workloads.layer import Layer, Value
 from automap_models.workloads.mamba import mamba
 from automap_models.workloads.sizes import DecoderConfig
 from automap_models.workloads.sublayers import (
@@ -55,10 +55,6 @@ def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str) -> Value:  
             assert c.indexer is not None
             indexed(layer, x, c.indexer, x)
             return attention(layer, x, c, keys_read(layer.tokens, c.indexer))
-        case "B", _:
-            change = _change(layer, x, c, "M")
-            layer.memory(FORWARD, change, change, _change(layer, x, c, "*"))
-            return change
         case "E", _:
             return routed(layer, x, c)
         case "M", Mamba() as sizes:

@@ -92,8 +92,8 @@ class DecoderConfig(Dropouts):
         dense_layers: with a mixture, the number of blocks before those that have it.
         recurrence: what M stands for in `blocks`.
         blocks: the sublayers of each block, one behind the other, each with its norms and its residual sum:
-            * attention to all tokens, w within the window, s to those of the indexer, M the recurrence, B attention and
-            the recurrence side by side, - the feed-forward layer, E the mixture; None: attention, and a mixture where a
+            * attention to all tokens, w within the window, s to those of the indexer, M the recurrence,
+            - the feed-forward layer, E the mixture; None: attention, and a mixture where a
             block has one, else a feed-forward layer.
         window: what w stands for in `blocks`.
         indexer: what chooses tokens where `blocks` has s.

@@ -43,7 +43,7 @@ BUDGET = {
     "run": (4_705, 24),
     "simulate": (1_732, 10),
     "torch_export": (3_110, 14),
-    "workloads": (5_292, 31),
+    "workloads": (5_287, 31),
     "zoo": (1, 1),
     "infer": (5_324, 32),
     "train": (1_807, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 71_683, "files": 395, "compiled": 80, "numbers": 242}
+TOTALS = {"lines": 71_678, "files": 395, "compiled": 80, "numbers": 242}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -238,7 +238,7 @@ def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.Capture
         (["none.json"], "none.json: cannot be read"),
         (
             ["bert47", "--devices", "2"],
-            "bert47: is neither a file nor a known model; did you mean bert48, bert-base or ",
+            "bert47: is neither a file nor a known model; did you mean bert48, bert-base, ",
         ),
         (["vgg19"], "--devices: a model brings no devices"),
         (["their_layers.py"], "their_layers.py: is Python source"),
