@@ -229,6 +229,7 @@ class Priced(TypedDict):
     memory: list[dict[str, float]]
     peak_memory_bytes: float
     memory_upper_bytes: float
+    host_bytes: float
     fits: bool
     verdict: Literal["fits", "at risk", "does not fit"]
 

@@ -69,7 +69,7 @@ def strategies(problem: StrategyProblem) -> Iterator[Strategy]:
             values("zero", [0, 1, 2, 3]),
             values("sequence_parallel", [False, True]),
         ):
-            if pp * vp > shape.layers + 2:
+            if pp * vp > shape.layers + 2 or (problem.offload != "none" and not zero and dp * cp > 1):
                 continue
             for layers in [problem.fixed["layers"]] if "layers" in problem.fixed else cuts(shape.layers, pp * vp):
                 try:
@@ -86,6 +86,7 @@ def strategies(problem: StrategyProblem) -> Iterator[Strategy]:
                         zero=zero,
                         sequence_parallel=shared,
                         dispatcher=problem.dispatcher,
+                        offload=problem.offload,
                         layers=layers,
                     )
                     uniform.require_model(shape)

@@ -126,6 +126,29 @@ def alignment_shares(sizes: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True)
+class HostMemory:
+    """The memory of a node's host, where the state of an optimiser may lie, and be updated.
+
+    Attributes:
+        memory: bytes of a node.
+        bandwidth: bytes/s of it that updates reach, of all devices of a node together.
+        link: bytes/s of each device to it, in each direction.
+
+    Raises:
+        BadInput: a number that is not positive.
+    """
+
+    memory: float
+    bandwidth: float
+    link: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not 0 < (value := getattr(self, field.name)) < math.inf:
+                raise BadInput(f"{field.name} is {value!r}", where="host_memory", do="give a positive number")
+
+
+@dataclass(frozen=True)
 class Device:
     """A device's peaks, and the constants that say what kernels reach of them.
 
@@ -146,6 +169,7 @@ class Device:
         fitted_to: sources of the measured steps that the constants are fitted to.
         host: time that the processor beside it takes to launch kernels over that of x86 hosts.
         cluster: whose nodes and links are the usual ones of such devices, by name or file; None where nobody says.
+        host_memory: of the nodes that usually have such devices; None where nobody says.
 
     Raises:
         BadInput: a number out of range, or no float32 rate.
@@ -163,6 +187,7 @@ class Device:
     fitted_to: tuple[str, ...] = ()
     cluster: str | None = None
     host: float = 1.0
+    host_memory: HostMemory | None = None
 
     def __post_init__(self) -> None:
         where = f"device {self.name}"

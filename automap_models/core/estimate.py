@@ -11,6 +11,9 @@ from automap_models.core.framework import ModelFacts
 from automap_models.core.strategy import ONCE_A_NODE, RECOMPUTE, Strategy
 from automap_models.core.units import counted, rounds
 
+NO_HOST = (0.0, float("inf"))
+"""What lies in the memory of a host, and how much of that there is, where nothing is offloaded."""
+
 
 class DeviceMemory(NamedTuple):
     """Bytes of one device of a rank of the pipeline.
@@ -92,6 +95,7 @@ class Estimate:
         bubble_rate: share of its passes' time that this rank waits, because of bubble and transfers.
         memory: [pp] of a device of each rank of the pipeline.
         memory_bytes: [pp] that a device of each rank has, the smallest one.
+        host: bytes of the share that the fullest device has of its host's memory, and how large that is.
         passes_s: [3, pp·vp] of a micro-batch: forward passes, backward passes, and what of these makes gradients of
             weights.
         transfers_s: [pp·vp - 1] of a message to the next virtual stage, beside passes.
@@ -119,6 +123,7 @@ class Estimate:
     reduced_s: tuple[float, ...] = ()
     runtime: str = ""
     unfitted: tuple[str, ...] = ()
+    host: tuple[float, float] = NO_HOST
 
     @property
     def tokens_per_s(self) -> float:
@@ -132,14 +137,14 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether every device holds what it has to."""
-        return self.fullest[0] <= self.fullest[1]
+        """Whether every device holds what it has to, and its host, too."""
+        return self.fullest[0] <= self.fullest[1] and self.host[0] <= self.host[1]
 
     @property
     def verdict(self) -> MemoryVerdict:
         """Whether every device holds what it has to, and would hold the upper bound of that, too."""
         nbytes, limit, _ = self.fullest
-        return memory_verdict(nbytes, limit)
+        return memory_verdict(nbytes, limit) if self.host[0] <= self.host[1] else "does not fit"
 
     @property
     def fullest(self) -> tuple[float, float, int]:
@@ -166,6 +171,8 @@ def strategy_in_words(estimate: Estimate) -> str:
     parts += _recomputation(s, estimate.stage_layers)
     if s.zero:
         parts.append(f"ZeRO-{s.zero}")
+    if s.offload == "optimizer":
+        parts.append("optimizer on hosts")
     if s.sequence_parallel:
         parts.append("sequence parallelism")
     return ", ".join([*parts, s.precision])

@@ -10,6 +10,7 @@ from automap_models.core.strategy import (
     RECOMPUTE,
     ZERO_STAGES,
     Dispatcher,
+    Offload,
     Precision,
     Recompute,
     Strategy,
@@ -135,6 +136,8 @@ class Limits:
         recompute_alike: whether all blocks of a model recompute the same.
         precisions: of weights and activations.
         dispatchers: how tokens may go to experts that ep divides, the preferred ones first.
+        offloads: what may lie in the memory of hosts.
+        pipeline_offloads: whether it may beside a pipeline, too.
         undivided: degrees that have to be 1.
         whole_rounds: whether interleaved virtual stages take a multiple of pp micro-batches.
         stacked: whether virtual stages may all be on one rank.
@@ -166,6 +169,8 @@ class Limits:
     recompute_alike: bool = True
     precisions: tuple[Precision, ...] = get_args(Precision)
     dispatchers: tuple[Dispatcher, ...] = ("alltoall",)
+    offloads: tuple[Offload, ...] = ("none",)
+    pipeline_offloads: bool = True
     undivided: tuple[str, ...] = ()
     whole_rounds: bool = False
     stacked: bool = True
@@ -321,6 +326,13 @@ class Limits:
         what = f"{self.name} has no {dispatcher} for the tokens of experts"
         return Objection(what, f"take dispatcher {' or '.join(self.dispatchers)}")
 
+    def offload_objection(self, offload: str, pp: int = 1) -> Objection | None:
+        """To what lies in the memory of hosts."""
+        if offload in self.offloads and (offload == "none" or pp == 1 or self.pipeline_offloads):
+            return None
+        beside = " beside a pipeline" if offload in self.offloads else ""
+        return Objection(f"{self.name} has no optimizer on hosts{beside}", "take offload none")
+
     def layers_objection(self, layers: tuple[int, ...]) -> Objection | None:
         """To the blocks of virtual stages."""
         if self.cuts != "inner blocks" or 0 not in layers:
@@ -339,6 +351,7 @@ class Limits:
             self.zero_objection(s.zero, s),
             self.precision_objection(s.precision),
             self.dispatcher_objection(s.dispatcher) if s.ep > 1 else None,
+            self.offload_objection(s.offload, s.pp),
             *(self.recompute_objection(kind) for kind in sorted(used)),
             self.layers_objection(s.layers) if s.layers is not None else None,
         ]
@@ -355,6 +368,7 @@ class Limits:
             "zero": lambda: self.zero_objection(value),
             "precision": lambda: self.precision_objection(value),
             "dispatcher": lambda: self.dispatcher_objection(value),
+            "offload": lambda: self.offload_objection(value),
             "layers": lambda: self.layers_objection(value),
             "recompute": lambda: self._kinds_objection(value),
             "recompute_blocks": lambda: self._kinds_objection(RECOMPUTE) if value else None,

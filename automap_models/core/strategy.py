@@ -42,6 +42,9 @@ experts of a token, where NVLink spreads it (DeepEP, and HybridEP for NVL72)."""
 DISPATCHERS: tuple[Dispatcher, ...] = get_args(Dispatcher)
 ONCE_A_NODE: Mapping[Dispatcher | None, str] = {"deepep": "DeepEP", "hybridep": "HybridEP"}
 """Those that send tokens once a node → what people call them."""
+Offload = Literal["none", "optimizer"]
+"""What lies in the memory of the host: nothing, or the optimiser's state, which the host then updates."""
+OFFLOADS: tuple[Offload, ...] = get_args(Offload)
 ZERO_STAGES = (0, 1, 2, 3)
 """What the ranks of data parallelism share: nothing, the optimiser's state, gradients too, weights too (FSDP)."""
 
@@ -115,6 +118,7 @@ class Strategy:
         sequence_parallel: whether the devices of tp share what is between their operators, too.
         precision: of weights and activations.
         dispatcher: how tokens go to experts; None: as the runtime has it by default.
+        offload: what lies in the memory of the host.
         layers: [pp·vp] of each virtual stage in the order of the model; None for equally many.
 
     Raises:
@@ -139,6 +143,7 @@ class Strategy:
     sequence_parallel: bool = False
     precision: Precision = "bf16"
     dispatcher: Dispatcher | None = None
+    offload: Offload = "none"
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -151,6 +156,7 @@ class Strategy:
             ("zero", self.zero, ZERO_STAGES),
             ("precision", self.precision, PRECISIONS),
             ("dispatcher", self.dispatcher, (None, *DISPATCHERS)),
+            ("offload", self.offload, OFFLOADS),
         ):
             if value not in values:
                 do = f"choose from {', '.join(map(str, values))}"

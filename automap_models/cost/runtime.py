@@ -68,6 +68,7 @@ class Runtime:
         host_s, mixture_host_s: of every operation of a layer, and of a layer with experts, whose routing the host waits
             for: as long as the host takes to launch them a pass takes at least.
         graphed: share of the operations that the host launches together with others, by CUDA graphs.
+        offloads_gradients: whether gradients that ZeRO divides lie beside an optimiser's state in the host's memory.
 
     Raises:
         BadInput: gradients of other bytes.
@@ -101,6 +102,7 @@ class Runtime:
     host_s: float = 0.0
     mixture_host_s: float = 0.0
     graphed: float = 0.0
+    offloads_gradients: bool = False
 
     def __post_init__(self) -> None:
         if self.gradient_bytes not in (2, 4, 6):

@@ -32,8 +32,8 @@ from typing import NamedTuple
 import numpy as np
 
 from automap_models.core.cluster import Cluster, group_bytes
-from automap_models.core.device import Device
-from automap_models.core.estimate import DeviceMemory
+from automap_models.core.device import Device, HostMemory
+from automap_models.core.estimate import NO_HOST, DeviceMemory
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages
@@ -43,6 +43,7 @@ from automap_models.cost.layer_times import PREFETCHED
 from automap_models.cost.overlap import exposed_s
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 from automap_models.cost.strategy import device_memory
+from automap_models.errors import BadInput
 
 SENDING_ALONE = frozenset({"gpipe", "1f1b", "interleaved"})
 """Schedules in which a rank computes nothing while it sends."""
@@ -87,6 +88,7 @@ class StageCosts:
         tied_s: of the sums over a word embedding that the first and the last rank hold, and over what others share.
         optimizer_s: of the update, on the slowest rank.
         memory: [S] of a device of each rank.
+        host: bytes of the share that the fullest device has of its host's memory, and how large that is.
     """
 
     times: StageTimes
@@ -97,6 +99,7 @@ class StageCosts:
     tied_s: float
     optimizer_s: float
     memory: tuple[DeviceMemory, ...]
+    host: tuple[float, float] = NO_HOST
 
 
 def stage_costs(
@@ -117,6 +120,20 @@ def stage_costs(
     return StageCosting(LayerCosting(work, cluster, device, runtime), strategy).costs(strategy)
 
 
+def host_of(device: Device, strategy: Strategy) -> HostMemory | None:
+    """The memory of the hosts where a strategy's optimiser lies; None where it is on the devices.
+
+    Raises:
+        BadInput: the device does not say it.
+    """
+    if strategy.offload == "none":
+        return None
+    if device.host_memory is None:
+        do = "give `host_memory` in its file, or take offload none"
+        raise BadInput(f"{device.name} does not say the memory of its hosts", where="`offload`", do=do)
+    return device.host_memory
+
+
 class StageCosting:
     """Costs of stages and ranks under all strategies that differ in nothing but cuts and recomputation.
 
@@ -126,12 +143,12 @@ class StageCosting:
 
     Attributes:
         of_layers: the costs of each distinct layer.
-        trained_bytes: of the weight, the gradient and the optimiser's state of a parameter.
+        trained_bytes: of the weight, the gradient and the optimiser's state of a parameter, on a device.
         groups: of the devices.
         rank_of: [V] the rank of each virtual stage.
 
     Raises:
-        BadInput: the device has no peak for the precision.
+        BadInput: the device has no peak for the precision; see `host_of`.
     """
 
     def __init__(self, layers: LayerCosting, strategy: Strategy) -> None:
@@ -139,8 +156,12 @@ class StageCosting:
         self._run(strategy)
         self.of_layers: LayerCosts = layers.costs(strategy, self.groups)
         self.bytes_per_s = layers.device.bytes_per_s
-        self.trained_bytes = self.work.training.parameter_bytes(strategy.precision, self.runtime.gradient_bytes)
-        self.weight_bytes, self.gradient_bytes, self.state_bytes = self.trained_bytes
+        trained_bytes = self.work.training.parameter_bytes(strategy.precision, self.runtime.gradient_bytes)
+        self.weight_bytes, self.gradient_bytes, self.state_bytes = trained_bytes
+        self.host = host_of(layers.device, strategy)
+        self.sends_gradients = self.host is not None and self.runtime.offloads_gradients and self.divides_gradients
+        of_device = (self.weight_bytes, 0.0 if self.sends_gradients else self.gradient_bytes, 0.0)
+        self.trained_bytes = trained_bytes if self.host is None else of_device
         self.tied = self.work.tied / strategy.tp
 
     def _run(self, strategy: Strategy) -> None:
@@ -174,10 +195,11 @@ class StageCosting:
             transfer_s=np.array([self.transfer_s(*boundary) for boundary in enumerate(sent)]),
             sends_beside=strategy.schedule not in SENDING_ALONE,
             rank_of=self.rank_of,
-            data_s=self._data_s(counts, first_layers, times, of_ranks),
+            data_s=self._data_s(counts, first_layers, times, of_ranks) + self._sent_s(times, of_ranks),
             tied_s=self.tied_s + copies_s,
             optimizer_s=max(self.optimizer_s(*of_rank) for of_rank in of_ranks.tolist()),
             memory=self._memory(strategy, counts, of_ranks, frozen),
+            host=max(self.on_host(*of_rank) for of_rank in of_ranks.tolist()),
         )
 
     def _hold_copies(self, stages: IntArray, of_ranks: FloatArray, frozen: FloatArray) -> float:
@@ -273,6 +295,14 @@ class StageCosting:
         exposed: FloatArray = alone + [exposed_s(*row, self.overlap) for row in zip(moved, beside, strict=True)]
         return np.minimum(exposed, self.strategy.micro_batches * np.array(gathered)) if shared else exposed
 
+    def _sent_s(self, times: StageTimes, of_ranks: FloatArray) -> FloatArray | float:
+        """[S] what gradients that hosts add up take on their way, in every micro-batch, beyond the backward passes."""
+        if self.host is None or not self.sends_gradients:
+            return 0.0
+        backward = np.bincount(self.rank_of, times.input + times.weight + times.recompute, self.strategy.pp)
+        sent = np.array([self.updated(*of_rank) * self.weight_bytes / self.host.link for of_rank in of_ranks.tolist()])
+        return np.asarray(self.strategy.micro_batches * np.maximum(sent - backward, 0.0))
+
     def _gathers(self, counts: FloatArray, first_layers: list[int]) -> FloatArray:
         """[2, V] seconds of a micro-batch that ZeRO-3 exposes, forward and backward."""
         layers = self.of_layers
@@ -298,14 +328,35 @@ class StageCosting:
         every_micro_batch = 1.5 * self.strategy.micro_batches * (1.0 - prefetched)
         return min(1.0 - overlap, every_micro_batch) if self.strategy.zero else 1.0 - overlap
 
-    def optimizer_s(self, others: float, of_experts: float) -> float:
-        """Gradient read, state read and written, weight written (and in fp32, where it is the master, read)."""
+    @property
+    def divides_gradients(self) -> bool:
+        """Whether a device has but its part of the gradients when they are summed, which may be all of them."""
+        return self.strategy.zero >= 2 or self.strategy.dp * self.strategy.cp == 1
+
+    def updated(self, others: float, of_experts: float) -> float:
+        """Of so many parameters those that a device updates, or its share of the host does."""
         strategy = self.strategy
-        count = others + of_experts
-        if strategy.zero:
-            count = others / (strategy.dp * strategy.cp) + of_experts / strategy.expert_data
-        weight = self.weight_bytes * (2 if strategy.precision == "fp32" else 1)
-        return count * (self.gradient_bytes + 2 * self.state_bytes + weight) / self.bytes_per_s
+        if not strategy.zero:
+            return others + of_experts
+        return others / (strategy.dp * strategy.cp) + of_experts / strategy.expert_data
+
+    def optimizer_s(self, others: float, of_experts: float) -> float:
+        """Gradient read, state read and written, weight written (and in fp32, where it is the master, read); where the
+        host does that, as fast as its memory, gradients go there before and weights come back."""
+        weight = self.weight_bytes * (2 if self.strategy.precision == "fp32" else 1)
+        count, moved = self.updated(others, of_experts), self.gradient_bytes + 2 * self.state_bytes + weight
+        if self.host is None:
+            return count * moved / self.bytes_per_s
+        sent_s = (self.gradient_bytes + self.weight_bytes) / self.host.link
+        return count * (moved * self.layers.cluster.devices_per_node / self.host.bandwidth + sent_s)
+
+    def on_host(self, others: float, of_experts: float) -> tuple[float, float]:
+        """Bytes of the host's memory for so many parameters of a device, states and gradients in fp32, and its share
+        of that memory."""
+        if self.host is None:
+            return NO_HOST
+        nbytes = self.updated(others, of_experts) * (self.state_bytes + 4.0)
+        return nbytes, self.host.memory / self.layers.cluster.devices_per_node
 
     def transfer_s(self, boundary: int, sent_bytes: float) -> float:
         """Each device of tp sends its share of the tokens; without sequence parallelism they gather the whole again.

@@ -33,6 +33,8 @@ LIMITS = Limits(
     pipeline_zeros=(0, 1),
     recompute=("none", "full"),
     precisions=("fp32", "fp16", "bf16"),
+    offloads=("none", "optimizer"),
+    pipeline_offloads=False,
     undivided=("cp", "ep"),
     any_training=True,
 )
@@ -77,8 +79,11 @@ def write(plan: BlockPlan, path: Path) -> Written:
 def config(s: Strategy) -> dict[str, Any]:
     """DeepSpeed's configuration."""
     batches = {"train_batch_size": s.global_batch, "train_micro_batch_size_per_gpu": s.micro_batch}
-    zero = {"zero_optimization": {"stage": s.zero}}
-    return {**batches, "gradient_accumulation_steps": s.micro_batches, **zero, **_PRECISION[s.precision]}
+    zero: dict[str, Any] = {"stage": s.zero}
+    if s.offload == "optimizer":  # alone, a device has all that ZeRO divides
+        zero = {"stage": s.zero or 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
+    batches["gradient_accumulation_steps"] = s.micro_batches
+    return {**batches, "zero_optimization": zero, **_PRECISION[s.precision]}
 
 
 def parts(layers: tuple[int, ...]) -> list[int]:
@@ -100,7 +105,9 @@ def check(plan: BlockPlan, path: Path) -> None:
     with patch.object(settings.dist, "get_rank", return_value=0):  # no process group is open here
         batches = settings.DeepSpeedConfig(read["CONFIG"], mpu=ranks)
     require_same("batch", batches.gradient_accumulation_steps, s.micro_batches)
-    require_same("ZeRO stage", int(batches.zero_config.stage), s.zero)
+    require_same("ZeRO stage", int(batches.zero_config.stage), config(s)["zero_optimization"]["stage"])
+    offloaded = batches.zero_config.offload_optimizer is not None
+    require_same("optimizer on hosts", offloaded, s.offload == "optimizer")
     precisions = (batches.float16_config.enabled, batches.bfloat16_config.enabled)
     require_same("precision", precisions, (s.precision == "fp16", s.precision == "bf16"))
     if s.pp > 1:

@@ -41,6 +41,7 @@ LIMITS = Limits(
     stacked=False,
     sequence=_multiple,
     dispatchers=("deepep", "hybridep", "alltoall", "allgather"),
+    offloads=("none", "optimizer"),
     sequence_beside_experts=True,
 )
 """ZeRO-2 and ZeRO-3 would be Megatron-FSDP, which stages of a layout do not have. Megatron-Core 0.16 refuses
@@ -102,8 +103,13 @@ def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
         yield "--recompute-granularity", "full"
         yield "--recompute-method", "uniform"
         yield "--recompute-num-layers", "1"
-    if s.zero:
+    if s.zero or s.offload == "optimizer":
         yield ("--use-distributed-optimizer",)
+    if s.offload == "optimizer":
+        yield ("--optimizer-cpu-offload",)
+        yield "--optimizer-offload-fraction", "1.0"
+        yield ("--overlap-cpu-optimizer-d2h-h2d",)
+        yield ("--use-precision-aware-optimizer",)
     precision = _PRECISION[s.precision]
     if precision:
         yield precision

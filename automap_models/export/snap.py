@@ -258,6 +258,7 @@ def _changes(before: Strategy, after: Strategy) -> Iterator[str]:
         "zero",
         "precision",
         "dispatcher",
+        "offload",
         "recompute",
         "recompute_blocks",
     )
@@ -397,6 +398,8 @@ def _names(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
         s = replace(s, precision=next(precision for precision in _PRECISIONS if precision in limits.precisions))
     if s.dispatcher is not None and s.dispatcher not in limits.dispatchers:
         s = replace(s, dispatcher=limits.dispatchers[0])
+    if limits.offload_objection(s.offload, s.pp):
+        s = replace(s, offload="none")
     return s
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from automap_models.core.cluster import Cluster, NodeGroup
-from automap_models.core.device import USUAL, Device, StepConstants
+from automap_models.core.device import USUAL, Device, HostMemory, StepConstants
 from automap_models.core.profile import Profile
 from automap_models.core.units import BYTES, BYTES_PER_S, FLOP_PER_S, SECONDS, Unit
 from automap_models.errors import BadInput
@@ -34,7 +34,7 @@ from automap_models.resources import is_file
 
 DocumentT = TypeVar("DocumentT", bound=Document)
 UNITS: Mapping[str, Unit] = {
-    **dict.fromkeys(("intra", "inter", "bandwidth"), BYTES_PER_S),
+    **dict.fromkeys(("intra", "inter", "bandwidth", "link"), BYTES_PER_S),
     "memory": BYTES,
     **dict.fromkeys(("matrix", "vector"), FLOP_PER_S),
     "launch_s": SECONDS,
@@ -265,7 +265,7 @@ DEFAULT_DEVICE = "v100"
 """What clusters that do not say are taken to be made of."""
 DEVICE_KEYS = (
     "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector and bandwidth, "
-    "and may have name, winograd, multiprocessors, sustained, step, left_out, fitted_to, cluster and host"
+    "and may have name, winograd, multiprocessors, sustained, step, left_out, fitted_to, cluster, host and host_memory"
 )
 
 
@@ -290,6 +290,14 @@ class StepConstantsDocument(Document):
     overlap: float
 
 
+class HostMemoryDocument(Document):
+    """Memory of a node's host; the keys are the attributes of `HostMemory`."""
+
+    memory: float
+    bandwidth: float
+    link: float
+
+
 class DeviceDocument(Document):
     """A device as YAML files write it; the keys are the attributes of `Device`.
 
@@ -308,6 +316,7 @@ class DeviceDocument(Document):
     fitted_to: tuple[Text, ...] = ()
     cluster: Text | None = None
     host: float = 1.0
+    host_memory: HostMemoryDocument | None = None
     name: Text = ""
     compute_efficiency: float | UnsetType = UNSET
     bandwidth_efficiency: float | UnsetType = UNSET
@@ -330,7 +339,8 @@ class DeviceDocument(Document):
         except BadInput as error:
             raise BadInput(error.what, where=f"{where}, {error.where}", do=error.do) from None
         with located(where):
-            return Device(**{**values, "name": values["name"] or name, "step": step})
+            host = self.host_memory and HostMemory(**msgspec.structs.asdict(self.host_memory))
+            return Device(**{**values, "name": values["name"] or name, "step": step, "host_memory": host})
 
 
 def known_devices() -> list[str]:
@@ -383,7 +393,9 @@ def write_device(path: str | os.PathLike[str], device: Device, comment: str = ""
     import yaml
 
     values = {field: getattr(device, field) for field in DeviceDocument.__struct_fields__ if field not in OLDER_KEYS}
-    values |= {"matrix": dict(device.matrix), "step": None if device.step is None else asdict(device.step)}
+    records = {"step": device.step, "host_memory": device.host_memory}
+    values |= {name: None if record is None else asdict(record) for name, record in records.items()}
+    values["matrix"] = dict(device.matrix)
     values |= {key: list(getattr(device, key) or ()) or None for key in ("left_out", "fitted_to")}
     values = {field: value for field, value in values.items() if value is not None}
     lines = "".join(f"# {line}\n" for line in comment.splitlines())

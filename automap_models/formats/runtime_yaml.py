@@ -73,6 +73,7 @@ class RuntimeFile(Document, kw_only=True):
         cuda_graph: which operations the host launches together: none, some (Transformer Engine's graphs of attention
             and routers), or all (of a whole iteration).
         graphed: share of the operations that `some` are.
+        offloads_gradients: whether gradients lie beside an optimiser's state in the host's memory, too.
         states_tensors: whether memory that is stated of its steps is that of tensors alone.
         left_out, mixtures_left_out: least and largest median error of a source, or of a part of the steps of a single
             one, of all steps or of those of mixtures, with numbers that are fitted to the others
@@ -124,6 +125,7 @@ class RuntimeFile(Document, kw_only=True):
     mixture_host_s: float = 0.0
     cuda_graph: CudaGraph = "none"
     graphed: float = 0.0
+    offloads_gradients: bool = False
     left_out: tuple[float, float] | None = None
     mixtures_left_out: tuple[float, float] | None = None
     fitted_to: tuple[Text, ...] = ()

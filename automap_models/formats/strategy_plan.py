@@ -82,6 +82,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         ],
         "peak_memory_bytes": estimate.peak_memory,
         "memory_upper_bytes": upper_bytes(estimate.peak_memory),
+        "host_bytes": estimate.host[0],
         "fits": estimate.fits,
         "verdict": estimate.verdict,
     }

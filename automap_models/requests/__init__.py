@@ -237,7 +237,7 @@ class FitRequest(StrategyRequest):
 
 FIELDS = (
     *("tp", "pp", "dp", "vp", "cp", "ep", "etp"),
-    *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "dispatcher", "layers"),
+    *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "dispatcher", "offload", "layers"),
 )
 """Fields of a strategy that are options; `schedule` and `global_batch` are of plans of stages, too."""
 

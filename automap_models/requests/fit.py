@@ -27,6 +27,7 @@ from automap_models.planners.strategies.remedies import (
     more_devices,
     open_fields,
     remedies,
+    with_hosts,
     without_reserve,
 )
 from automap_models.requests import FitRequest
@@ -57,7 +58,8 @@ class FitResult(Result[StrategyProblem, Strategy]):
 
 
 def solve(request: FitRequest, watch: Watch) -> FitResult:
-    """The best strategy found in a short search that leaves the reserve; else one that is at risk; else what would fit.
+    """The best strategy found in a short search that leaves the reserve; else one that is at risk; else one with the
+    optimiser in the memory of hosts; else what would fit.
 
     Raises:
         BadInput: see StrategiesPlanner.
@@ -67,7 +69,9 @@ def solve(request: FitRequest, watch: Watch) -> FitResult:
     problem = replace(problem, shared=problem.costs)
     result = StrategiesPlanner(QUICK).solve(problem, watch=watch)
     if result.plan is None and not request.reserve:
-        result = StrategiesPlanner(QUICK).solve(replace(problem, reserve_bytes=0.0), watch=watch)
+        at_risk = StrategiesPlanner(QUICK).solve(replace(problem, reserve_bytes=0.0), watch=watch)
+        result = result if at_risk.plan is None else at_risk
+    result = with_hosts(result, QUICK, watch)
     fields = vars(result)
     if result.plan is None:
         fields = {**fields, "emptiest": emptiest(problem), "remedies": tuple(_remedies(request, problem, watch))}

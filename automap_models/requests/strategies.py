@@ -43,7 +43,7 @@ from automap_models.planners.strategies.problem import (
     usual_dispatcher,
     usual_precision,
 )
-from automap_models.planners.strategies.remedies import what_would_fit
+from automap_models.planners.strategies.remedies import what_would_fit, with_hosts
 from automap_models.plots.figures import drawn
 from automap_models.plots.html import strategy_html
 from automap_models.requests import StrategyRequest, device_on
@@ -163,7 +163,8 @@ def searched(
     begun, deadline, half_s = time.perf_counter(), Deadline(usual.budget_s, effort.counted_s), 0.5 * usual.budget_s
     config = replace(usual, budget_s=half_s / (1 + len(clusters)))
     begun_s = effort.counted_s()
-    result = StrategiesPlanner(config).solve(problem, watch=watch)
+    result = with_hosts(StrategiesPlanner(config).solve(problem, watch=watch), config, watch)
+    problem = result.problem
     searched_s = effort.counted_s() - begun_s
     if result.plan is None:
         assert result.reason is not None
@@ -270,7 +271,7 @@ def _require_runtime(named: str | Path | None, fields: Mapping[str, Any]) -> Non
         BadInput: a field asks for it; says what the framework has instead.
     """
     limits = training_limits().get(str(named))
-    for name in ("schedule", "precision", "dispatcher", "zero"):
+    for name in ("schedule", "precision", "dispatcher", "offload", "zero"):
         objection = limits.field_objection(name, fields[name]) if limits is not None and name in fields else None
         if objection is not None:
             raise BadInput(objection.what, where=f"`{name}`", do=f"{objection.do}, or another `runtime`")

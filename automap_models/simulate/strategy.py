@@ -30,7 +30,7 @@ from automap_models.cost.layer_costs import LayerCosting
 from automap_models.cost.layer_times import model_flop
 from automap_models.cost.profile_layers import ProfileCosting, ProfileWork
 from automap_models.cost.runtime import DEFAULT_RUNTIME, DISPATCHER_DEVICES, Runtime
-from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes
+from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes, host_of
 from automap_models.errors import BadInput
 from automap_models.simulate.rounds import PassTimes, rank_ends
 
@@ -138,6 +138,7 @@ class StrategyPricing:
             passes_s=tuple(tuple(costing.tolist()) for costing in (forward, inputs + weights, weights)),
             transfers_s=tuple(beside.tolist()),
             reduced_s=tuple((_summed(strategy, costs, ends) - ends + costs.tied_s).tolist()),
+            host=costs.host,
             runtime=self.runtime.name,
             unfitted=tuple(dict.fromkeys(kind.name for kind in self.devices if kind.step is None)),
         )
@@ -196,17 +197,19 @@ def _slowest(strategy: Strategy, cluster: Cluster, costs: list[StageCosts]) -> S
     data_s = np.array([costs[group].data_s[rank] for rank, group in enumerate(chosen)])
     transfers = np.max([of_group.transfer_s for of_group in costs], axis=0)
     slowest = {name: max(getattr(of_group, name) for of_group in costs) for name in ("tied_s", "optimizer_s")}
-    return replace(costs[0], times=times, transfer_s=transfers, data_s=data_s, **slowest)
+    host = max((of_group.host for of_group in costs), key=lambda nbytes: nbytes[0] - nbytes[1])
+    return replace(costs[0], times=times, transfer_s=transfers, data_s=data_s, host=host, **slowest)
 
 
 def require_device(device: Device, strategy: Strategy) -> None:
     """Refuse a device that a strategy cannot be priced on.
 
     Raises:
-        BadInput: it has no peak for the precision, or what sends tokens to experts does not run on it.
+        BadInput: it has no peak for the precision, or what sends tokens to experts does not run on it; see `host_of`.
     """
     for dtype in dict.fromkeys((strategy.dtype, strategy.product_dtype)):
         device.matrix_peak(dtype)
+    host_of(device, strategy)
     kinds = DISPATCHER_DEVICES.get(strategy.dispatcher or "alltoall")
     if kinds is not None and device.name not in kinds:
         what = f"{strategy.dispatcher} does not run on {device.name}"

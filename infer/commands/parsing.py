@@ -49,8 +49,8 @@ _ALIKE = """
     granularity max_stages measure mesh micro_batches model microbatch_size min_gain min_stage nodes objective out
     pieces plan planner policy rules schedule sequence split split_passes stages state_factor thorough
     trainable verify devices price reserve seed warm_start
-    runtime tp pp dp vp cp ep etp micro_batch recompute zero sequence_parallel precision dispatcher layers check snap to
-    topo also pull optimizer states freeze lora quantize tokens gpu_hour
+    runtime tp pp dp vp cp ep etp micro_batch recompute zero sequence_parallel precision dispatcher offload layers
+    check snap to topo also pull optimizer states freeze lora quantize tokens gpu_hour
     deadline mtbf checkpoint restart images mtp
 """
 _DESTINATIONS = {f"--{word.replace('_', '-')}": name for word, name in FIELD_OF.items()}

@@ -10,7 +10,7 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
-from automap_models.core.strategy import DISPATCHERS, PRECISIONS, RECOMPUTE, ZERO_STAGES
+from automap_models.core.strategy import DISPATCHERS, OFFLOADS, PRECISIONS, RECOMPUTE, ZERO_STAGES
 from automap_models.core.tuning import OPTIMIZERS, STATES
 from automap_models.core.units import BYTES, SECONDS, TOKENS
 from automap_models.export.targets import PLANNED_FOR
@@ -36,6 +36,8 @@ STRATEGY = """
     --precision          of weights and activations (default: the faster of bf16 and fp16 on the devices, else fp32)
     --dispatcher         how tokens go to experts (default: once a node, by DeepEP or HybridEP, where the devices and
         --for have that, else by all-to-all; with --runtime as its file says)
+    --offload            what lies in the memory of hosts: nothing, or the optimizer's state, which they update (default
+        nothing, unless nothing fits without)
     --layers N,N,…       of each virtual stage, in the order of the model (with --price: equal, else as frameworks split
         them)
     --runtime NAME|FILE  the program that runs it, by whose numbers seconds and memory are: megatron, torchtitan,
@@ -90,6 +92,7 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
         sequence_parallel=UNLESS,
         precision={"choices": PRECISIONS},
         dispatcher={"choices": DISPATCHERS},
+        offload={"choices": OFFLOADS},
         layers={"type": _numbers},
         no_flash=UNLESS,
         reserve={"type": _reserve},

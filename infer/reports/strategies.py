@@ -367,6 +367,9 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     dispatcher = estimate.strategy.dispatcher
     if estimate.strategy.ep > 1 and dispatcher in ONCE_A_NODE:
         yield "experts", f"{ONCE_A_NODE[dispatcher]} has to be installed; --dispatcher alltoall plans without it"
+    if estimate.strategy.offload != "none":
+        nbytes, limit = estimate.host
+        yield "hosts", f"{size(nbytes)} of {size(limit)} a device hold the optimizer's state, and update the weights"
     if (error := clock_error(estimate)) is not None:
         yield "clock", error
     nbytes, limit, rank = estimate.fullest

@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (975, 8),
-    "core": (7_889, 37),
-    "cost": (3_743, 19),
+    "core": (7_941, 37),
+    "cost": (3_796, 19),
     "envs": (1_600, 12),
-    "export": (2_041, 14),
-    "formats": (5_257, 21),
+    "export": (2_057, 14),
+    "formats": (5_272, 21),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
@@ -36,22 +36,22 @@ BUDGET = {
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
     "planners/staged": (3_527, 19),
-    "planners/strategies": (2_984, 15),
+    "planners/strategies": (3_029, 15),
     "plots": (1_258, 9),
-    "requests": (2_065, 13),
+    "requests": (2_070, 13),
     "rl": (1_068, 9),
     "run": (4_705, 24),
-    "simulate": (1_732, 10),
+    "simulate": (1_735, 10),
     "torch_export": (3_110, 14),
     "workloads": (5_287, 31),
     "zoo": (1, 1),
-    "infer": (5_324, 32),
+    "infer": (5_330, 32),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 71_678, "files": 395, "compiled": 80, "numbers": 242}
+TOTALS = {"lines": 71_873, "files": 395, "compiled": 80, "numbers": 242}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -320,6 +320,6 @@ def priced(pricing: StrategyPricing, strategy: Strategy, reserve: FloatArray) ->
     effort.count(effort.PRICE, passes_laid_out(strategy))
     costs = pricing.costs(strategy)
     total = np.array([memory.total for memory in costs.memory])
-    if (total > rank_memory(strategy, pricing.cluster) - reserve).any():
+    if (total > rank_memory(strategy, pricing.cluster) - reserve).any() or costs.host[0] > costs.host[1]:
         return None
     return Completion(strategy, step_seconds(strategy, costs), float(total.max()), pricing.cluster)

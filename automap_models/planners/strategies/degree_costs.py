@@ -21,7 +21,8 @@ class DegreeCosts:
 
     def costs(self, degrees: Degrees, zero: int) -> RankCosts:
         """Of a stage of ZeRO, whatever the schedule; what was asked for lately is at hand."""
-        key = (degrees, zero, self.grid.precision, self.grid.dispatcher, self.grid.problem.global_batch)
+        grid = self.grid
+        key = (degrees, zero, grid.precision, grid.dispatcher, grid.offload, grid.problem.global_batch)
         if key not in self._ranks:
             if len(self._ranks) >= 8192:
                 self._ranks.clear()

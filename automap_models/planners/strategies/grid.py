@@ -59,7 +59,7 @@ class Grid:
 
     def __init__(self, problem: StrategyProblem) -> None:
         self.problem, self.fixed = problem, problem.fixed
-        self.precision, self.dispatcher = problem.precision, problem.dispatcher
+        self.precision, self.dispatcher, self.offload = problem.precision, problem.dispatcher, problem.offload
         self.shape, self.devices, self.within = problem.work.shape, problem.cluster.devices, problem.within
 
     def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
@@ -120,8 +120,12 @@ class Grid:
     def zeros_of(self, divided: Divided) -> Sequence[int]:
         """Stages of ZeRO of what divides devices like this, whether they make a difference or not."""
         zeros = self._values("zero", ZERO_STAGES)
+        if self.offload != "none" and divided.dp * divided.cp > 1:  # else every host updates all of it
+            zeros = [zero for zero in zeros if zero]
         if self.within is None:
             return zeros
+        if self.within.offload_objection(self.offload, divided.pp) is not None:
+            return ()
         allowed = self.within.zeros_of(divided)
         return [zero for zero in zeros if zero in allowed]
 
@@ -172,6 +176,7 @@ class Grid:
             sequence_parallel=d.sequence_parallel,
             precision=self.precision,
             dispatcher=self.dispatcher,
+            offload=self.offload,
             **fields,
         )
 

@@ -24,7 +24,7 @@ from automap_models.simulate.strategy import require_device
 
 WITHIN = "target"
 """The argument that asks for the limits of a framework."""
-OUTSIDE_GRID = frozenset({"precision", "dispatcher", "recompute", "recompute_blocks"})
+OUTSIDE_GRID = frozenset({"precision", "dispatcher", "offload", "recompute", "recompute_blocks"})
 """Fields that no degrees contradict."""
 
 
@@ -116,11 +116,12 @@ def require_searchable(problem: StrategyProblem) -> None:
     """Refuse a problem before anything is searched.
 
     Raises:
-        BadInput: a device has no constants of training steps, no peak for the precision, or no such dispatcher; a fixed
-            field does not divide the model; or no number of devices or samples goes together with the fields that are
-            fixed: says which two contradict one another.
+        BadInput: a device has no constants of training steps, no peak for the precision, no such dispatcher, or no
+            memory of hosts; a fixed field does not divide the model; or no number of devices or samples goes together
+            with the fields that are fixed: says which two contradict one another.
     """
-    strategy = Strategy(micro_batch=1, global_batch=1, precision=problem.precision, dispatcher=problem.dispatcher)
+    usual = {name: getattr(problem, name) for name in ("precision", "dispatcher", "offload")}
+    strategy = Strategy(micro_batch=1, global_batch=1, **usual)
     for kind in problem.devices:
         require_device(kind, strategy)
     if problem.within is not None:

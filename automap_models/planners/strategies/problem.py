@@ -22,7 +22,15 @@ from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.microbatch import usual_samples
 from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
-from automap_models.core.strategy import RECOMPUTE, Dispatcher, Precision, Recompute, Strategy, TransformerShape
+from automap_models.core.strategy import (
+    RECOMPUTE,
+    Dispatcher,
+    Offload,
+    Precision,
+    Recompute,
+    Strategy,
+    TransformerShape,
+)
 from automap_models.core.units import size
 from automap_models.cost.runtime import DEFAULT_RUNTIME, DISPATCHER_DEVICES, Runtime
 from automap_models.errors import BadInput
@@ -100,8 +108,8 @@ def usual_batch(shape: TransformerShape, devices: int) -> int:
 
 
 FREE = tuple(f.name for f in fields(Strategy) if f.name != "global_batch")
-"""Fields of a strategy that may be given or searched; precision and dispatcher are the usual ones of the devices unless
-they are given."""
+"""Fields of a strategy that may be given or searched; precision and dispatcher are the usual ones of the devices, and
+nothing is offloaded, unless they are given."""
 
 
 class SharedCosts(NamedTuple):
@@ -203,6 +211,12 @@ class StrategyProblem:
         return self.fixed.get("dispatcher") or usual_dispatcher(self.work.shape, self.devices, self.within)
 
     @property
+    def offload(self) -> Offload:
+        """What is given, or nothing."""
+        offload: Offload = self.fixed.get("offload", "none")
+        return offload
+
+    @property
     def costs(self) -> SharedCosts:
         """Costs on the cluster: the shared ones, or where those are of another cluster new ones."""
         if self.shared is not None and self.shared.pricing.cluster is self.cluster:
@@ -225,9 +239,9 @@ class StrategyProblem:
         return PARTIAL in self.without or (self.within is not None and self.within.recompute_alike)
 
     def fits(self, estimate: Estimate) -> bool:
-        """Whether a strategy leaves the reserve of every device."""
-        used = np.array([memory.total for memory in estimate.memory])
-        return bool((used + self.reserve(len(used)) <= np.array(estimate.memory_bytes)).all())
+        """Whether a strategy leaves the reserve of every device, and hosts hold what they have to."""
+        used = np.array([memory.total for memory in estimate.memory]) + self.reserve(len(estimate.memory))
+        return estimate.host[0] <= estimate.host[1] and bool((used <= np.array(estimate.memory_bytes)).all())
 
     def reserve(self, ranks: int) -> FloatArray:
         """[S] bytes that devices of each rank leave free."""

@@ -9,7 +9,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from automap_models.core.estimate import Estimate
-from automap_models.core.strategy import RECOMPUTE
+from automap_models.core.result import Result
+from automap_models.core.strategy import RECOMPUTE, Strategy
 from automap_models.core.units import counted, size
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
@@ -47,6 +48,29 @@ def what_would_fit(
         return Infeasible(what, where=reason.where, do=reason.do)
     do = f"{remedy.change}: the best strategy found then takes {remedy.cost.step_s:.4g} s"
     return Infeasible(what, where=reason.where, do=do)
+
+
+def on_hosts(problem: StrategyProblem) -> StrategyProblem | None:
+    """The same with the optimiser in the memory of hosts, if that is known, the framework has it, and nobody says
+    otherwise."""
+    if "offload" in problem.fixed or any(device.host_memory is None for device in problem.devices):
+        return None
+    if problem.within is not None and problem.within.offload_objection("optimizer") is not None:
+        return None
+    return replace(problem, fixed={**problem.fixed, "offload": "optimizer"}, start=())
+
+
+def with_hosts(
+    result: Result[StrategyProblem, Strategy], config: StrategiesConfig, watch: Watch = SILENT
+) -> Result[StrategyProblem, Strategy]:
+    """A search's result; where nothing fits, that of the same search with the optimiser on hosts, if something fits
+    then."""
+    offloaded = on_hosts(result.problem) if result.plan is None else None
+    if offloaded is None:
+        return result
+    watch(Progress("trying the optimizer on hosts"))
+    other = StrategiesPlanner(config).solve(offloaded, watch=watch)
+    return result if other.plan is None else other
 
 
 def remedies(changes: Iterable[Change], watch: Watch = SILENT, deadline: Deadline = NEVER) -> Iterator[Remedy]:
@@ -97,16 +121,16 @@ def _fewer_samples(problem: StrategyProblem) -> Iterator[Change]:
 
 
 def more_devices(problem: StrategyProblem, watch: Watch, deadline: Deadline) -> Remedy | None:
-    """The least number of nodes that fits, up to 32 times as many: more and more until something does, then between by
-    bisection.
+    """The least number of nodes that fits, with the optimiser on their hosts if it may be there, up to 32 times as
+    many: more and more until something does, then between by bisection.
 
     Numbers that samples or layers cannot be divided by are passed over, and those of devices that nobody offers: they
     are powers of two, or whole nodes of 8.
     """
-    cluster = problem.cluster
+    cluster, least = problem.cluster, on_hosts(problem) or problem
 
     def larger(nodes: int) -> StrategyProblem:
-        return replace(problem, cluster=replace(cluster, nodes=nodes))
+        return replace(least, cluster=replace(cluster, nodes=nodes))
 
     nodes, remedy = cluster.nodes, None
     while remedy is None and nodes < 32 * cluster.nodes and not cluster.groups:

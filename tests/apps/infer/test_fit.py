@@ -100,6 +100,37 @@ def test_it_says_so_in_words(model: str, capsys: pytest.CaptureFixture[str]) -> 
     assert "least change" in text
 
 
+def test_the_optimizer_lies_on_hosts_where_nothing_fits_without(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twelve of eighteen bytes a parameter leave the device; the answer says how many there are on the host."""
+    given = ("--gpus", "1xh100", "--global-batch", "8", "--sequence", "256", "--memory", "450 MB")
+    assert answered(capsys, model, *given, "--offload", "none")[0] == 3
+    code, answer = answered(capsys, model, *given)
+    assert (code, answer["best"]["strategy"]["offload"]) == (0, "optimizer")
+    assert "optimizer" not in answer["memory"]
+    assert answer["best"]["host_bytes"] == 16 * PARAMETERS
+    assert main([model, *given]) == 0
+    assert "hosts  500 MB of 2.00 TB a device hold the optimizer's state" in capsys.readouterr().out
+    roomy = answered(capsys, model, *given[:-1], "10 GB")[1]
+    assert roomy["best"]["strategy"]["offload"] == "none"
+    planned = tmp_path / "strategy.json"
+    assert plan([model, *given, "--out", str(planned), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["strategy"]["offload"] == "optimizer"
+    for target, exit_code in (("megatron", 0), ("deepspeed", 0), ("torchtitan", 2)):
+        assert export([str(planned), "--to", target]) == exit_code
+    assert "torchtitan has no optimizer on hosts" in capsys.readouterr().err
+
+
+def test_hosts_are_not_asked_where_nothing_is_known_of_them(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--gpus", "1xrtx4090", "--global-batch", "8", "--sequence", "256", "--memory", "450 MB")
+    assert answered(capsys, model, *given)[0] == 3
+    assert main([model, *given, "--offload", "optimizer"]) == 2
+    assert "rtx4090 does not say the memory of its hosts" in capsys.readouterr().err
+    assert main([model, *GIVEN, "--offload", "optimizer", "--for", "torchtitan"]) == 2
+    assert "torchtitan has no optimizer on hosts" in capsys.readouterr().err
+
+
 def test_fewer_tokens_are_the_most_that_fit(model: str) -> None:
     """By bisection over halves of the model's 1,024: the largest that a search of its own finds to fit."""
     given: dict[str, Any] = {"gpus": "1xh100", "micro_batch": 8, "global_batch": 8, "recompute": "none"}
@@ -132,7 +163,7 @@ def test_adapters_fit_where_all_parameters_do_not(
 ) -> None:
     """Of 31 M parameters full training holds 18 bytes each, and adapters with a frozen rest a ninth of that."""
     given = ("--gpus", "1xh100", "--global-batch", "8", "--sequence", "256", "--memory", "450 MB")
-    code, answer = answered(capsys, model, *given)
+    code, answer = answered(capsys, model, *given, "--offload", "none")
     assert code == 3
     changes = [change["change"] for change in answer["remedies"]]
     assert "train adapters (--lora 16)" in changes

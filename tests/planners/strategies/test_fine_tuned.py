@@ -1,4 +1,4 @@
-"""The search of strategies of models that are trained in part, against all strategies priced one by one."""
+"""The search of strategies of models trained in part, or updated by hosts, against all strategies priced one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from strategy_problems import DEVICE, strategies
 from whole_space import estimates
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import HostMemory
 from automap_models.core.tuning import Training
+from automap_models.cost.runtime import Runtime
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing
@@ -40,11 +42,35 @@ FIXED: dict[str, dict[str, Any]] = {
 )
 def test_it_finds_the_shortest_of_all_strategies_under_any_memory(training: Training, kind: str) -> None:
     work = model_work(CONFIG, "m", 32, "bfloat16", training)
+    cluster = Cluster(2, 2, 1e10, 1e9, 1e12)
+    require_shortest(StrategyProblem(work=work, cluster=cluster, device=DEVICE, global_batch=8, fixed=FIXED[kind]))
+
+
+@pytest.mark.parametrize("offloads_gradients", [False, True])
+@pytest.mark.parametrize("kind", FIXED)
+def test_it_does_where_hosts_update_the_weights(kind: str, offloads_gradients: bool) -> None:
+    """Their memory is enough for half of the strategies."""
+    device = replace(DEVICE, host_memory=HostMemory(memory=1e12, bandwidth=1e9, link=1e9))
     problem = StrategyProblem(
-        work=work, cluster=Cluster(2, 2, 1e10, 1e9, 1e12), device=DEVICE, global_batch=8, fixed=FIXED[kind]
+        work=model_work(CONFIG, "m", 32, "bfloat16"),
+        cluster=Cluster(2, 2, 1e10, 1e9, 1e12),
+        device=device,
+        global_batch=8,
+        fixed={**FIXED[kind], "offload": "optimizer"},
+        runtime=Runtime(offloads_gradients=offloads_gradients),
     )
-    pricing = StrategyPricing(work, problem.cluster, DEVICE)
-    peaks = [pricing.estimate(strategy).peak_memory for strategy in strategies(problem)]
+    pricing = StrategyPricing(problem.work, problem.cluster, device, problem.runtime)
+    shares = [pricing.estimate(strategy).host[0] for strategy in strategies(problem)]
+    enough = problem.cluster.devices_per_node * float(np.median(shares)) * (1 + 1e-9)
+    require_shortest(replace(problem, device=replace(device, host_memory=HostMemory(enough, 1e9, 1e9))))
+
+
+def require_shortest(problem: StrategyProblem) -> None:
+    """The search finds the shortest strategy that fits, and its bound is no more, whatever the memory."""
+    work = problem.work
+    pricing = StrategyPricing(work, problem.cluster, problem.device, problem.runtime)
+    every = [pricing.estimate(strategy) for strategy in strategies(problem)]
+    peaks = [estimate.peak_memory for estimate in every if estimate.host[0] <= estimate.host[1]]
     for share in (0.0, 0.3, 1.0):
         memory = float(np.quantile(peaks, share)) * (1 + 1e-9)
         limited = replace(problem, cluster=replace(problem.cluster, memory=memory))
