@@ -39,10 +39,11 @@ def test_deepspeed_is_told_a_stage_of_zero_beside_it(fields: dict[str, Any], sta
 
 def test_the_nearest_plan_of_others_keeps_it_on_devices() -> None:
     for name, offload in (("megatron", "optimizer"), ("torchtitan", "none"), ("galvatron", "none")):
-        objection = strategy_limits(name).objection(PLAIN)
+        limits = strategy_limits(name)
+        objection = limits.field_objection("offload", "optimizer")
         assert (objection is None) is (offload == "optimizer")
         assert objection is None or "no optimizer on hosts" in objection.what
-        assert snapped_strategy(PLAIN, strategy_limits(name))[0].offload == offload
+        assert snapped_strategy(PLAIN, limits)[0].offload == offload
     objection = strategy_limits("deepspeed").objection(replace(PLAIN, dp=2, pp=2, layers=(2, 2)))
     assert objection is not None
     assert "beside a pipeline" in objection.what
