@@ -142,6 +142,7 @@ class StepClock:
         self.bytes_per_s = device.bytes_per_s
         self.multiprocessors, self.host = device.multiprocessors, device.host
         self.peak = device.sustained * device.matrix_peak(strategy.dtype)
+        self.imbalance = runtime.imbalance if strategy.ep > 1 else 1.0  # one device has all experts
         self.narrow = strategy.precision in NARROW
         self.product_peak = device.sustained * device.matrix_peak(strategy.product_dtype)
 
@@ -167,7 +168,7 @@ class StepClock:
         if self.strategy.expert_tensor < self.strategy.tp and not self.strategy.sequence_parallel:
             exchanged = exchanged / self.strategy.tp  # each device of tp sends its share of the tokens
         exchanges_s = 2 * (1.0 - self.runtime.expert_overlap) * self._exchange_s(exchanged, work)
-        exchanges_s *= self.runtime.imbalance
+        exchanges_s *= self.imbalance
         sums = (self._sums_s(work.sums_forward), self._sums_s(work.sums_backward))
         passes = self._launched(passes, work, sums, exchanges_s)
         columns = (*passes.T, again, *sums, *context, *hidden, exchanges_s, exchanges_s)
@@ -223,7 +224,7 @@ class StepClock:
         if block and self.narrow:
             times_s += self._casts_s(kernels)
         of_experts = (kernels.size_marks[:, 0] & Mark.EXPERTS > 0) | (kernels.kinds == WorkKind.ROUTING)
-        times_s[:, of_experts] *= self.runtime.imbalance
+        times_s[:, of_experts] *= self.imbalance
         cores = _by_pass(kernels.passes[core], times_s[:, core])
         others = _by_pass(kernels.passes[~core], times_s[:, ~core])
         forward = kernels.passes == WorkPass.FORWARD

@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (975, 8),
-    "core": (7_889, 37),
-    "cost": (3_743, 19),
+    "core": (7_901, 37),
+    "cost": (3_744, 19),
     "envs": (1_600, 12),
     "export": (2_041, 14),
-    "formats": (5_257, 21),
+    "formats": (5_275, 21),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
@@ -38,20 +38,20 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (2_984, 15),
     "plots": (1_258, 9),
-    "requests": (2_065, 13),
+    "requests": (2_190, 14),
     "rl": (1_068, 9),
-    "run": (4_705, 24),
-    "simulate": (1_732, 10),
+    "run": (4_716, 24),
+    "simulate": (1_733, 10),
     "torch_export": (3_110, 14),
-    "workloads": (5_287, 31),
+    "workloads": (5_332, 31),
     "zoo": (1, 1),
-    "infer": (5_324, 32),
+    "infer": (5_328, 32),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 71_678, "files": 395, "compiled": 80, "numbers": 242}
+TOTALS = {"lines": 71_895, "files": 396, "compiled": 80, "numbers": 243}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
