@@ -38,6 +38,9 @@ from automap_models.cost.runtime import CAST_GRADIENT_BYTES, Runtime
 
 FLASH_BACKWARD = 2.5
 """Arithmetic of a flash kernel's backward pass over that of its forward pass."""
+FLASH_2 = 3e14
+"""FLOP/s that kernels of FlashAttention-2 reach in steps on H100, whose tensor cores they use as A100's. By themselves they
+reach 370 TFLOP/s there (Shah et al., 2407.08608, figure 5), and 352 to 362 on B200 (pytorch's tritonbench, pull request 171)."""
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 EXPERT_ROWS = 16
 """Tokens of an expert are filled up to a multiple of these, as products in 8 bits need it: Megatron's
@@ -235,7 +238,7 @@ class StepClock:
             products = times_s[:, forward & is_product & ~core].sum(axis=1)
             again = products / 2 + times_s[:, forward & ~is_product & ~core].sum(axis=1)
             if self.runtime.selects != "products":
-                again = cores[:, 0] * (self.runtime.selects == "attention")
+                again = cores[:, 0] * (self.runtime.selects != "nothing")
         slow = self.runtime.compute
         return slow * (others + cores), slow * cores[:, 0], slow * (cores[:, 1] + cores[:, 2]), slow * again
 
@@ -300,6 +303,8 @@ class StepClock:
         attained = self.peak * self.constants.attention_efficiency
         if self.runtime.hopper_attention:
             attained = min(self.peak, 1.6 * attained)  # see Runtime
+        elif self.runtime.flash_2:
+            attained = min(attained, FLASH_2)
         flop = np.stack([forward_flop, FLASH_BACKWARD * forward_flop], axis=1)
         both = np.stack([moved[:, 0], moved[:, 1] + moved[:, 2]], axis=1)
         times_s = np.maximum(flop / attained, both / self.bytes_per_s) + self.constants.launch_s

@@ -212,7 +212,8 @@ def _ran(row: RowDocument, runtime: RuntimeFile | None) -> RuntimeFile:
     elif row.recipe is not None or row.ladder is not None:
         stated["cuda_graph"] = "none"
     if row.recompute_modules is not None:
-        stated["selects"] = "attention" if "core_attn" in row.recompute_modules else "nothing"
+        selects = {"moe": "experts", "core_attn": "attention"}
+        stated["selects"] = next((selects[name] for name in selects if name in row.recompute_modules), "nothing")
     return msgspec.structs.replace(ran, **stated)
 
 
