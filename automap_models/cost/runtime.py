@@ -53,8 +53,8 @@ class Runtime:
             device's shares of collectives.
         expert_overlap: share of the way of tokens to experts that goes on beside computation.
         selects: what selective recomputation runs again where attention is a flash kernel: every second product
-            (torchtitan), attention (Megatron's core_attn), that and blocks with experts (its moe, where these are blocks
-            of their own), or nothing that takes time (its moe_act, layernorm, …).
+            (torchtitan), attention (Megatron's core_attn), that and blocks with experts (its moe, where they have no
+            attention), or nothing that takes time (its moe_act, layernorm, …).
         routing: share of the bytes that tokens move on a device on their way to experts and back, beside those of a
             framework that has a kernel for every step of it, and fuses none.
         imbalance: tokens for the experts of the fullest device over the mean of all, 1 or more; the others wait for it.

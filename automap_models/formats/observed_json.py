@@ -73,7 +73,7 @@ class DeviceTimes(Times):
 
 
 class TimesDocument(Document):
-    """A times.json; `run` is what else `automap run` says of itself, for people, `rows` what automap-calibrate reads."""
+    """A times.json; `run` is what else `automap run` says of itself, `rows` what `automap calibrate` reads."""
 
     schema: Literal[1]
     kind: Literal["observed"]

@@ -182,8 +182,8 @@ def test_a_causal_flash_kernel_computes_half_the_scores_and_two_and_a_half_times
 def test_what_flash_kernels_reach_is_of_those_that_the_runtime_has(
     peak: float, attention_efficiency: float, runtime: Runtime, reached: float
 ) -> None:
-    """FlashAttention-3 reaches 1.5 to 2.0 times FlashAttention-2 (Shah et al., 2407.08608, section 4.1), up to the peak;
-    FlashAttention-2 on B200 no more than on H100 (pytorch's tritonbench, pull request 171)."""
+    """FlashAttention-3 reaches 1.5 to 2.0 times FlashAttention-2 (Shah et al., 2407.08608, section 4.1), up to a peak;
+    FlashAttention-2 on B200 no more than on H100 (meta-pytorch/tritonbench, pull request 171)."""
     (_, block, _) = gpt_work(1, 1024, 16, sequence=1024).layers
     flop = 16 * 1024**2 * 64 * 4 / 2
     step = replace(CONSTANTS, attention_efficiency=attention_efficiency)

@@ -24,10 +24,10 @@ import pytest
 BUDGET = {
     "automap_models": (975, 8),
     "core": (7_901, 37),
-    "cost": (3_744, 19),
+    "cost": (3_754, 19),
     "envs": (1_600, 12),
     "export": (2_041, 14),
-    "formats": (5_275, 21),
+    "formats": (5_288, 21),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 71_895, "files": 396, "compiled": 80, "numbers": 243}
+TOTALS = {"lines": 71_918, "files": 396, "compiled": 80, "numbers": 244}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -44,9 +44,7 @@ def source(tmp_path: Path) -> Source:
 def ran(plan: Plan, source: Source, **options: Any) -> RunRecord:
     """A run of steps of 3, 2 and 4 seconds, of which the first one does not count."""
     steps = tuple(StepRecord(1.0, length_s, ()) for length_s in (3.0, 2.0, 4.0))
-    record = RunRecord(
-        plan, run_schedule(plan, None, None), "torch", "torch", "NVIDIA H100 80GB HBM3", "", 4, steps, 1
-    )
+    record = RunRecord(plan, run_schedule(plan, None, None), "torch", "torch", "NVIDIA H100 80GB HBM3", "", 4, steps, 1)
     return with_row(replace(record, memory_bytes=5e9), RunRequest(Path("plan.json"), source, **options))
 
 
