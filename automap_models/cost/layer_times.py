@@ -39,7 +39,7 @@ from automap_models.cost.runtime import CAST_GRADIENT_BYTES, Runtime
 FLASH_BACKWARD = 2.5
 """Arithmetic of a flash kernel's backward pass over that of its forward pass."""
 FLASH_2 = 3e14
-"""FLOP/s that kernels of FlashAttention-2 reach in steps on H100, and no more on later devices: by themselves 370 TFLOP/s
+"""FLOP/s that kernels of FlashAttention-2 reach in steps on H100, and no more on later devices: alone 370 TFLOP/s
 there (Shah et al., 2407.08608, figure 5), and 352 to 362 on B200 (meta-pytorch/tritonbench, pull request 171)."""
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 EXPERT_ROWS = 16

@@ -44,11 +44,11 @@ def _row(record: RunRecord, request: RunRequest) -> dict[str, Any]:
     transformer: Any = described(request.source).get("transformer")
     if transformer is None:
         raise BadInput("is no transformer by name, by a config.json, or of transformers", where=request.source.what)
-    model, work = row_model(transformer, record.plan.model)
+    dtype, (model, work) = transformer["dtype"], row_model(transformer, record.plan.model)
     row = {
         **{"source": SOURCE, "system": f"automap run on {record.backend}", "model": model},
         **_strategy(record, request, work.shape.layers),
-        **{"gpu_type": record.device, "flash": transformer["flash"], "precision": DTYPES.get(transformer["dtype"])},
+        **{"gpu_type": record.device, "flash": transformer["flash"], "precision": DTYPES.get(dtype, dtype)},
         "measured": {"iteration_s": record.step_s, "memory_max_allocated_bytes": record.memory_bytes},
     }
     row["id"] = f"{model['name']}: pp {row['pp']}, dp {row['dp']}, {row['global_batch']} samples"
