@@ -60,9 +60,9 @@ What you run is to be expected as far off as sources that are left out, or never
 NOTE = """`make accuracy ROWS=FOLDER` writes this page from files of [measured steps](files.md#measured-steps),
 on {day}: {coverage}. A step is off by |predicted / measured - 1|, `p90` is the 90th percentile, `bias` the
 median of predicted / measured, less 1: below 0 the clock is too fast. `fits` counts verdicts that are right, of
-runs that ended or ran out of memory. `groups` are of four or more plans of one model, cluster and batch: τ is
-Kendall's of predicted and measured seconds, and `regret` how much longer than the shortest plan the one took
-that is predicted to be the shortest, both in the mean.
+runs that ended or ran out of memory and say what they recompute. `groups` are of four or more plans of one model,
+cluster and batch: τ is Kendall's of predicted and measured seconds, and `regret` how much longer than the shortest
+plan the one took that is predicted to be the shortest, both in the mean.
 """
 
 

@@ -215,6 +215,7 @@ class Priced(TypedDict):
     recurrent: bool
     training: dict[str, bool | int | str | list[str]] | None
     runtime: str | None
+    imbalance: float
     training_run: NotRequired[TrainingRun]
     cluster: str
     device: str
@@ -349,6 +350,8 @@ class Run(TypedDict):
     step_s: Both
     stages: list[StageOfRun]
     check: Check | None
+    memory_bytes: float | None
+    no_row: str | None
     notes: list[str]
 
 
@@ -359,6 +362,7 @@ class Observed(TypedDict):
     kind: Literal["observed"]
     stages: NotRequired[list[StageTimes]]
     devices: NotRequired[list[DeviceTimes]]
+    rows: list[dict[str, Any]]
     run: Run
 
 

@@ -101,6 +101,7 @@ class Estimate:
         transfers_s: [pp·vp - 1] of a message to the next virtual stage, beside passes.
         reduced_s: [pp] what each rank does between its last pass and its update.
         runtime: name of the program that runs it; empty of programs in general.
+        imbalance: tokens for the experts of the fullest device over the mean of all.
         unfitted: names of devices without constants fitted to them, which have those of others in the mean.
     """
 
@@ -122,6 +123,7 @@ class Estimate:
     transfers_s: tuple[float, ...] = ()
     reduced_s: tuple[float, ...] = ()
     runtime: str = ""
+    imbalance: float = 1.0
     unfitted: tuple[str, ...] = ()
     host: tuple[float, float] = NO_HOST
 

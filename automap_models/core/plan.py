@@ -28,6 +28,7 @@ class Stage:
     Attributes:
         first, last: its instructions.
         last_name: name of the last one, which is the cut after it.
+        layers: names of the layers that the first and the last one are of; empty where the plan does not say.
         devices: first and last device.
         replicas: d.
         tensor: t devices that share the operators of a replica; the stage has d·t devices.
@@ -54,6 +55,7 @@ class Stage:
     exposed_s: float | None = None
     update_s: float = 0.0
     tied: tuple[tuple[str, float], ...] = ()
+    layers: tuple[str, str] = ("", "")
 
     @property
     def device_count(self) -> int:

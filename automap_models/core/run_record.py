@@ -10,8 +10,10 @@ first of them. Each of these devices is a replica of the stage and works on its 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -92,6 +94,9 @@ class RunRecord:
         warmup: steps that do not count.
         comparison: with one process; None where it was not asked for.
         notes: sentences for people.
+        memory_bytes: the most that tensors took on a device; None of CPUs, whose memory nobody counts.
+        row: the measured step for the clock to be fitted to (formats.measured_rows); None where it is no such row.
+        no_row: why, in one sentence.
     """
 
     plan: Plan
@@ -105,6 +110,9 @@ class RunRecord:
     warmup: int = 0
     comparison: Comparison | None = None
     notes: tuple[str, ...] = ()
+    memory_bytes: float | None = None
+    row: Mapping[str, Any] | None = None
+    no_row: str | None = None
 
     @property
     def counted(self) -> tuple[StepRecord, ...]:

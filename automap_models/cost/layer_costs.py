@@ -98,6 +98,7 @@ class LayerCosting:
         self.rows = (*work.layers, *(part.layer for part in work.tower))
         tower = {len(work.layers) + i for i, part in enumerate(work.tower) if part.recomputes}
         self.recomputed = np.isin(np.arange(len(self.rows)), [*self.blocks, *tower])
+        self.selected = np.array([runtime.selects == "experts" and layer.copies > 0 for layer in self.rows])
         self._kernels: dict[object, KernelCosts] = {}
         self._costs: dict[object, LayerCosts] = {}
         self._groups: dict[object, ProcessGroups] = {}
@@ -148,8 +149,8 @@ class LayerCosting:
         shares, layers = self.shares(strategy, sizes), self.rows
         clock = StepClock(strategy, self.device, groups, shares, self.runtime)
         saved = [
-            [self._saved_bytes(clock, layer, block, kind) for kind in RECOMPUTE]
-            for layer, block in zip(layers, self.recomputed.tolist(), strict=True)
+            [self._saved_bytes(clock, layer, block, "full" if again and kind != "none" else kind) for kind in RECOMPUTE]
+            for layer, block, again in zip(layers, self.recomputed.tolist(), self.selected.tolist(), strict=True)
         ]
         memory = np.moveaxis(np.array(saved), -1, 0)
         parameters = np.array([shares.parameters_of(layer.parameters) for layer in layers])
@@ -186,7 +187,8 @@ class LayerCosting:
         forward, inputs, weights, again, tensor, _, context, _, *hidden_context, experts, _ = kernels.times.T
         backward = np.array([layer.backward for layer in self.rows])
         blocks = self.recomputed & backward
-        recompute = np.stack([np.zeros_like(again), again, forward + tensor + context + experts], axis=1)
+        full = forward + tensor + context + experts
+        recompute = np.stack([np.zeros_like(again), np.where(self.selected, full, again), full], axis=1)
         recompute[~blocks] = 0.0
         times, hidden_s = np.zeros((*recompute.shape, 12)), np.zeros(len(forward))
         times[..., :3], times[..., 3], times[..., 4:8] = (

@@ -38,6 +38,9 @@ from automap_models.cost.runtime import CAST_GRADIENT_BYTES, Runtime
 
 FLASH_BACKWARD = 2.5
 """Arithmetic of a flash kernel's backward pass over that of its forward pass."""
+FLASH_2 = 3e14
+"""FLOP/s that kernels of FlashAttention-2 reach in steps on H100, and no more on later devices: alone 370 TFLOP/s
+there (Shah et al., 2407.08608, figure 5), and 352 to 362 on B200 (meta-pytorch/tritonbench, pull request 171)."""
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 EXPERT_ROWS = 16
 """Tokens of an expert are filled up to a multiple of these, as products in 8 bits need it: Megatron's
@@ -142,6 +145,7 @@ class StepClock:
         self.bytes_per_s = device.bytes_per_s
         self.multiprocessors, self.host = device.multiprocessors, device.host
         self.peak = device.sustained * device.matrix_peak(strategy.dtype)
+        self.imbalance = runtime.imbalance if strategy.ep > 1 else 1.0  # one device has all experts
         self.narrow = strategy.precision in NARROW
         self.product_peak = device.sustained * device.matrix_peak(strategy.product_dtype)
 
@@ -167,7 +171,7 @@ class StepClock:
         if self.strategy.expert_tensor < self.strategy.tp and not self.strategy.sequence_parallel:
             exchanged = exchanged / self.strategy.tp  # each device of tp sends its share of the tokens
         exchanges_s = 2 * (1.0 - self.runtime.expert_overlap) * self._exchange_s(exchanged, work)
-        exchanges_s *= self.runtime.imbalance
+        exchanges_s *= self.imbalance
         sums = (self._sums_s(work.sums_forward), self._sums_s(work.sums_backward))
         passes = self._launched(passes, work, sums, exchanges_s)
         columns = (*passes.T, again, *sums, *context, *hidden, exchanges_s, exchanges_s)
@@ -223,7 +227,7 @@ class StepClock:
         if block and self.narrow:
             times_s += self._casts_s(kernels)
         of_experts = (kernels.size_marks[:, 0] & Mark.EXPERTS > 0) | (kernels.kinds == WorkKind.ROUTING)
-        times_s[:, of_experts] *= self.runtime.imbalance
+        times_s[:, of_experts] *= self.imbalance
         cores = _by_pass(kernels.passes[core], times_s[:, core])
         others = _by_pass(kernels.passes[~core], times_s[:, ~core])
         forward = kernels.passes == WorkPass.FORWARD
@@ -234,7 +238,7 @@ class StepClock:
             products = times_s[:, forward & is_product & ~core].sum(axis=1)
             again = products / 2 + times_s[:, forward & ~is_product & ~core].sum(axis=1)
             if self.runtime.selects != "products":
-                again = cores[:, 0] * (self.runtime.selects == "attention")
+                again = cores[:, 0] * (self.runtime.selects != "nothing")
         slow = self.runtime.compute
         return slow * (others + cores), slow * cores[:, 0], slow * (cores[:, 1] + cores[:, 2]), slow * again
 
@@ -299,6 +303,8 @@ class StepClock:
         attained = self.peak * self.constants.attention_efficiency
         if self.runtime.hopper_attention:
             attained = min(self.peak, 1.6 * attained)  # see Runtime
+        elif self.runtime.flash_2:
+            attained = min(attained, FLASH_2)
         flop = np.stack([forward_flop, FLASH_BACKWARD * forward_flop], axis=1)
         both = np.stack([moved[:, 0], moved[:, 1] + moved[:, 2]], axis=1)
         times_s = np.maximum(flop / attained, both / self.bytes_per_s) + self.constants.launch_s

@@ -70,7 +70,7 @@ class MeasuredStep:
         step_s: seconds of a step; None where only memory, or a failure, was published.
         memory_bytes: the largest that one device held; None where it was not published.
         only_tensors: whether that is what its tensors took, without the driver, libraries and buffers of collectives.
-        fits: whether it ran; None where nobody says, or where it failed for a reason that was not published.
+        fits: whether it ran; None where nobody says, or what it recomputes, or why it failed.
         day: on which it ran, as its source writes it; empty where that was not published.
     """
 

@@ -10,7 +10,7 @@ from typing import Literal
 from automap_models.core.strategy import ONCE_A_NODE, Dispatcher, Strategy
 from automap_models.errors import BadInput
 
-Selects = Literal["products", "attention", "nothing"]
+Selects = Literal["products", "attention", "experts", "nothing"]
 CAST_GRADIENT_BYTES = 6.0
 """Moved per gradient that is read in 16 bits and written in 32, as the models are traced."""
 
@@ -42,6 +42,7 @@ class Runtime:
         hopper_attention: whether flash kernels are written for Hopper and later devices, as cuDNN's are: there they are
             faster than those of FlashAttention-2, 1.5 to 2.0 times forward and 1.5 to 1.75 times backward (Shah et al.,
             2407.08608, section 4.1).
+        flash_2: whether they are those of FlashAttention-2, which no device after H100 runs faster than that does.
         loss_copies: logits in fp32 that are held at once in the backward pass of the loss: Megatron's writes gradients
             in place of the softmax, and holds the logits besides.
         tensor_loss_copies: the same where tensor parallelism divides the vocabulary.
@@ -52,7 +53,8 @@ class Runtime:
             device's shares of collectives.
         expert_overlap: share of the way of tokens to experts that goes on beside computation.
         selects: what selective recomputation runs again where attention is a flash kernel: every second product
-            (torchtitan), attention (Megatron's core_attn), or nothing that takes time (its moe_act, layernorm, …).
+            (torchtitan), attention (Megatron's core_attn), that and blocks with experts (its moe, where they have no
+            attention), or nothing that takes time (its moe_act, layernorm, …).
         routing: share of the bytes that tokens move on a device on their way to experts and back, beside those of a
             framework that has a kernel for every step of it, and fuses none.
         imbalance: tokens for the experts of the fullest device over the mean of all, 1 or more; the others wait for it.
@@ -84,6 +86,7 @@ class Runtime:
     gradient_moved_bytes: float = CAST_GRADIENT_BYTES
     casts_weights_once: bool = False
     hopper_attention: bool = False
+    flash_2: bool = False
     loss_copies: float = 2.0
     tensor_loss_copies: float = 2.0
     holds_logits: bool = False

@@ -6,6 +6,7 @@ import math
 
 from msgspec import UNSET, UnsetType
 
+from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import Count, Foreign, Index, Positive, Text
 
 GIB = 1 << 30
@@ -152,6 +153,9 @@ class RowDocument(Foreign):
     ladder: str | None = None
     recompute_modules: list[str] | None = None
     topo: Text | None = None
+    cluster: ClusterDocument | None = None
+    flash: bool | None = None
+    unknown: list[str] | None = None
 
 
 class SourceDocument(Foreign):
@@ -166,9 +170,15 @@ class SourceDocument(Foreign):
         return f"{self.what or ''}; {self.note or ''}"
 
 
+class RunDocument(Foreign):
+    """What the record of a run says of its row."""
+
+    no_row: str | None = None
+
+
 class RowsDocument(Foreign):
-    """A file of rows."""
+    """A file of rows, or the record of a run, which has one or says why not."""
 
     rows: list[RowDocument] | UnsetType = UNSET
-    kind: object = None
+    run: RunDocument | None = None
     sources: dict[str, SourceDocument] | None = None

@@ -56,11 +56,6 @@ from automap_models.formats.schema import read_json
 T = TypeVar("T")
 
 ROWS_DO = "give a file of measured steps, as docs/reference/files.md describes it"
-OF_RUNS = (
-    "the record of a run: beside run.step_s it lacks model, gpus, gpu_type, tp, pp, dp, micro_batch, global_batch and "
-    "precision"
-)
-"""What `automap run --json` does not say of a step."""
 FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(("gpt", "gpt2", "gpt3", "gpt-2", "gpt-3", "mpt", "opt", "bloom"), "gpt"),
     **dict.fromkeys(("llama", "llama2", "llama3", "mistral", "qwen2", "qwen3", "mixtral", "moe"), "llama"),
@@ -89,6 +84,9 @@ HARDWARE = (
     (r"\bv100.*\b16 ?gb", "v100", "v100-edr-4"),
     (r"\bv100", "v100", ""),
     (r"\bt4\b", "t4", ""),
+    (r"\bl40s\b", "l40s", ""),
+    (r"\brtx ?4090\b", "rtx4090", ""),
+    (r"\bcpu\b", "cpu", ""),
 )
 """Pattern of a row's `gpu_type` → the shipped device, and the shipped cluster whose links and memory it has, where that
 is not the device's usual one; the first that matches counts, and an empty device is none."""
@@ -141,9 +139,10 @@ def read_measured_steps(
             have the same id.
     """
     document = read_json(path, RowsDocument, do=ROWS_DO)
+    if document.run is not None and document.run.no_row is not None:
+        raise BadInput(f"is a run that no row can say: {document.run.no_row}", where=str(path), do=ROWS_DO)
     if document.rows is UNSET:
-        what = f"holds {OF_RUNS}" if document.kind == "observed" else "$.rows is missing"
-        raise BadInput(what, where=str(path), do=ROWS_DO)
+        raise BadInput("$.rows is missing", where=str(path), do=ROWS_DO)
     rows, sources = document.rows, document.sources or {}
     twice = [name for name, count in Counter(row.id for row in rows).items() if count > 1]
     if twice:
@@ -180,13 +179,24 @@ def _step(row: RowDocument, source: SourceDocument, runtime: RuntimeFile | None)
         strategy=strategy,
         device=device,
         cluster=cluster,
-        runtime=ran.runtime(strategy.precision, device, year, flash=device not in WITHOUT_FLASH),
+        runtime=ran.runtime(strategy.precision, device, year, flash=_flash(row, device)),
         step_s=step_s,
         memory_bytes=measured.memory_bytes,
         only_tensors=measured.only_tensors or ran.states_tensors,
-        fits=False if measured.oom else True if step_s is not None else None,
+        fits=None if _recomputes_unknown(row) else False if measured.oom else True if step_s is not None else None,
         day=day[0] if (day := _DAY.search(row.note or "")) else "",
     )
+
+
+def _flash(row: RowDocument, device: str) -> bool:
+    """Whether attention is a flash kernel, where the row does not say it."""
+    usual = device not in WITHOUT_FLASH and "attention unfused" not in (row.flags or ())
+    return usual if row.flash is None else row.flash
+
+
+def _recomputes_unknown(row: RowDocument) -> bool:
+    """Whether nobody published what it recomputes, or keeps elsewhere, so that whether it fits tells nothing."""
+    return not {"recompute", "which tensors are kept"}.isdisjoint(row.unknown or ())
 
 
 def _ran(row: RowDocument, runtime: RuntimeFile | None) -> RuntimeFile:
@@ -202,7 +212,8 @@ def _ran(row: RowDocument, runtime: RuntimeFile | None) -> RuntimeFile:
     elif row.recipe is not None or row.ladder is not None:
         stated["cuda_graph"] = "none"
     if row.recompute_modules is not None:
-        stated["selects"] = "attention" if "core_attn" in row.recompute_modules else "nothing"
+        selects = {"moe": "experts", "core_attn": "attention"}
+        stated["selects"] = next((selects[name] for name in selects if name in row.recompute_modules), "nothing")
     return msgspec.structs.replace(ran, **stated)
 
 
@@ -224,6 +235,8 @@ def _hardware(row: RowDocument, source: SourceDocument) -> tuple[str, Cluster]:
     device, topo = next(((device, topo) for pattern, device, topo in HARDWARE if re.search(pattern, kind)), ("", ""))
     if not device:
         raise BadInput(f"no device is shipped for {row.gpu_type!r}", where="`gpu_type`")
+    if row.cluster is not None:
+        return device, row.cluster.cluster("`cluster`")
     usual = _read_once(row.topo or topo or read_device(device).cluster or "")
     per_node = row.gpus_per_node or usual.devices_per_node
     nodes, rest = divmod(row.gpus, per_node) if row.gpus > per_node else (1, 0)

@@ -3,7 +3,7 @@
 times.json lists either `stages` (`index`, one sample a micro-batch of the stage's slowest replica) or `devices`
 (`device`, one sample a micro-batch of that device's part), each with `forward_s` and `backward_s`, a number or a list
 of them. `automap run` writes one of what it measured, with all the rest under `run`: the times of a stage where each of
-its replicas is measured as one, of devices where a plan's stages have several.
+its replicas is measured as one, of devices where a plan's stages have several; and the step as a row of measured steps.
 
 In a trace the complete events (`"ph": "X"`) called or categorised `forward` and `backward` count, on rows
 whose thread or process is named after its stage, device or rank (`stage 2`, `device 17`), as formats.chrome_trace
@@ -73,13 +73,14 @@ class DeviceTimes(Times):
 
 
 class TimesDocument(Document):
-    """A times.json; `run` is what else `automap run` says of itself, for people."""
+    """A times.json; `run` is what else `automap run` says of itself, `rows` what `automap calibrate` reads."""
 
     schema: Literal[1]
     kind: Literal["observed"]
     stages: list[StageTimes] | UnsetType = UNSET
     devices: list[DeviceTimes] | UnsetType = UNSET
     run: dict[str, Any] | UnsetType = UNSET
+    rows: list[Any] | UnsetType = UNSET
 
 
 class Event(Foreign):
@@ -269,6 +270,7 @@ def run_document(record: RunRecord, predicted: Timeline) -> dict[str, Any]:
         "schema": 1,
         "kind": "observed",
         **_times(record),
+        "rows": [] if record.row is None else [dict(record.row)],
         "run": {
             "model": record.plan.model,
             "backend": record.backend,
@@ -283,6 +285,8 @@ def run_document(record: RunRecord, predicted: Timeline) -> dict[str, Any]:
             "step_s": {"predicted": predicted.length_s, "measured": record.step_s},
             "stages": [_stage(record, predicted, s, stage) for s, stage in enumerate(record.plan.stages)],
             "check": None if check is None else {"agrees": check.agrees, **asdict(check)},
+            "memory_bytes": record.memory_bytes,
+            "no_row": record.no_row,
             "notes": list(record.notes),
         },
     }

@@ -65,6 +65,7 @@ class RuntimeFile(Document, kw_only=True):
         gradient_bytes, gradient_moved_bytes: by precision, where they are not 4 and 6.
         fused_gradients_from: the first year in which products of gradients add to what is there, and move none.
         hopper_attention: whether flash kernels are those written for Hopper, where that is the device.
+        flash_2: whether they are FlashAttention-2's.
         imbalance: tokens for the experts of the fullest device over the mean, as routing makes it: 1 or more.
         joins: whether products that read one value are one product.
         dispatcher: how tokens go to experts where a strategy does not say.
@@ -108,6 +109,7 @@ class RuntimeFile(Document, kw_only=True):
     buffer_bytes: float = 0.0
     casts_weights_once: bool = False
     hopper_attention: bool = False
+    flash_2: bool = False
     loss_copies: float = 2.0
     tensor_loss_copies: float = 2.0
     holds_logits: bool = False

@@ -195,6 +195,7 @@ class StagedDocument(PlanDocument, kw_only=True):
                     sharding=None if tensor == 1 else stage.sharding or None,
                     exposed_s=None if stage.exposed_s is UNSET else stage.exposed_s,
                     tied=tuple(zip(names, sums_s, strict=False)),
+                    layers=(stage.layers[0], stage.layers[1]),
                     **{
                         key: getattr(stage, key) or 0.0
                         for key in ("forward_s", "backward_s", "transfer_s", "all_reduce_s", "update_s")

@@ -71,6 +71,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "cluster": estimate.cluster,
         "device": estimate.device,
         "runtime": estimate.runtime or None,
+        "imbalance": estimate.imbalance,
         "strategy": {**asdict(estimate.strategy), "micro_batches": estimate.strategy.micro_batches},
         "stage_layers": list(estimate.stage_layers),
         **{key: getattr(estimate, key) for key in ("step_s", "tokens_per_s_per_device", "mfu", "bubble_rate")},

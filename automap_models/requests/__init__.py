@@ -7,6 +7,7 @@ Nothing here imports numpy: help is to be fast.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -206,6 +207,7 @@ class StrategyRequest(PlanRequest):
         runtime: how the framework runs it: a record, a shipped one's name or a file; None: as the target's, and without
             one as programs in general do.
         flash: whether there are flash kernels.
+        imbalance: tokens for the experts of the fullest device over the mean of all; None: as the runtime has it.
         price: whether nothing is searched.
         reserve: bytes that are left free: of each device under None, of devices of a rank beside that by its number.
         target: the framework that is to run it, whose limits hold; None for any.
@@ -217,6 +219,7 @@ class StrategyRequest(PlanRequest):
     training: Training = FULL
     runtime: Runtime | str | Path | None = None
     flash: bool = True
+    imbalance: float | None = None
     price: bool = False
     reserve: Mapping[int | None, float] = field(default_factory=dict)
     target: str | None = None
@@ -228,6 +231,8 @@ class StrategyRequest(PlanRequest):
         pair = isinstance(sizes, tuple) and len(sizes) == 2 and all(isinstance(n, int) and n > 0 for n in sizes)
         if sizes is not None and not pair:
             raise BadInput(f"is {sizes!r}", where="`devices`", do="give the least and the most number, such as (8, 64)")
+        if self.imbalance is not None and not 1.0 <= self.imbalance < math.inf:
+            raise BadInput(f"is {self.imbalance:g}", where="`imbalance`", do="give a number from 1 on")
 
 
 @dataclass(frozen=True, kw_only=True)

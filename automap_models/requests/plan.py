@@ -38,7 +38,7 @@ from automap_models.workloads.source import Source
 
 FREE = (*FIELDS, *(field.name for field in fields(Strategy) if field.name not in (*FIELDS, "schedule", "global_batch")))
 """Fields of a strategy that only strategies have, those with an option of a command first."""
-OF_STRATEGIES = (*FREE, *TRAINING, "schedule", "runtime", "flash", "reserve", "devices")
+OF_STRATEGIES = (*FREE, *TRAINING, "schedule", "runtime", "flash", "imbalance", "reserve", "devices")
 """Options that plans of stages do not know, and the schedule, which may be one that only strategies have."""
 OF_STAGES: Mapping[str, str] = {
     "trainable": "strategies train what the model trains",
@@ -81,7 +81,7 @@ def plan_request(
     common |= {"microbatch_size": microbatch_size, "verbose": verbose}
     if plan is not None and (written := _written(plan)) is not None:
         given: dict[str, Any] = {"fields": vars(written.strategy), "runtime": options.get("runtime") or written.runtime}
-        given |= {"training": written.facts.training, "goal": _goal(options)}
+        given |= {"training": written.facts.training, "goal": _goal(options), "imbalance": options.get("imbalance")}
         return StrategyRequest(**common, options=ExploreOptions(), price=True, **given)
     divided = divides(source)
     of_source = {"trainable": source.trainable, "microbatch_size": microbatch_size} if divided else {}
@@ -109,6 +109,7 @@ def plan_request(
         training=Training.of_options(**{name: options[name] for name in TRAINING if name in options}),
         runtime=options.get("runtime"),
         flash=options.get("flash", True),
+        imbalance=options.get("imbalance"),
         price=price,
         reserve=reserve if isinstance(reserve, Mapping) else {None: reserve},
         target=options.get("target"),

@@ -23,6 +23,7 @@ from automap_models.planners.options import ExploreOptions
 from automap_models.requests import ExportRequest, RunRequest, StrategyRequest
 from automap_models.requests import solve as answer
 from automap_models.requests.profile import begin_of, profiled_model
+from automap_models.requests.run_rows import with_row
 from automap_models.run import make_backend
 from automap_models.run.base import RunProblem, run_schedule
 from automap_models.workloads.source import SourceKind, framework_of
@@ -85,4 +86,4 @@ def run(request: RunRequest, watch: Watch) -> RunRecord | None:
     if backend is None:
         backend = framework_of(request.source.returned()) if request.source.kind is SourceKind.FACTORY else "jax"
     record: RunRecord | None = make_backend(backend).run(RunProblem(**problem), begin)
-    return record
+    return None if record is None else with_row(record, request)

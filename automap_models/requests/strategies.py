@@ -122,8 +122,9 @@ def strategy_problem(request: StrategyRequest, watch: Watch) -> StrategyProblem:
     within = None if request.target is None else strategy_limits(request.target)
     device = device_on(cluster, request.device)
     devices = [*read_kinds(cluster).values()] or [device]
-    runtime = _runtime(request, fixed.get("precision") or usual_precision(devices, within), device)
-    if request.runtime is not None and work("").shape.experts:
+    shape = work("").shape
+    runtime = _runtime(request, fixed.get("precision") or usual_precision(devices, within), device, shape)
+    if request.runtime is not None and shape.experts:
         fixed.setdefault("dispatcher", runtime.dispatcher)
     return StrategyProblem.from_work(
         work,
@@ -237,7 +238,7 @@ def _priced(request: StrategyRequest, watch: Watch) -> Estimate:
     work, batch, fixed = _divided(request, watch)
     fields = {"precision": usual_precision(devices), **fixed}
     shape, within = work("").shape, None if request.target is None else strategy_limits(request.target)
-    runtime = _runtime(request, fields["precision"], device)
+    runtime = _runtime(request, fields["precision"], device, shape)
     usual = runtime.dispatcher if shape.experts and request.runtime is not None else None
     fields.setdefault("dispatcher", usual or usual_dispatcher(shape, devices, within))
     fields.setdefault("global_batch", batch or usual_batch(shape, cluster.devices))
@@ -252,8 +253,18 @@ def _priced(request: StrategyRequest, watch: Watch) -> Estimate:
     return StrategyPricing(model, cluster, device, runtime, kinds).estimate(strategy)
 
 
-def _runtime(request: StrategyRequest, precision: Precision, device: Device) -> Runtime:
-    """How a framework runs strategies in that precision: as asked for, as the target's, or as programs in general."""
+def _runtime(request: StrategyRequest, precision: Precision, device: Device, shape: TransformerShape) -> Runtime:
+    """How a framework runs strategies of a model in that precision, with the imbalance of experts that is asked for."""
+    runtime = _named_runtime(request, precision, device)
+    if request.imbalance is None:
+        return runtime
+    if not shape.experts:
+        raise BadInput(f"{shape.name} has no experts", where="`imbalance`", do="leave it out")
+    return replace(runtime, imbalance=request.imbalance)
+
+
+def _named_runtime(request: StrategyRequest, precision: Precision, device: Device) -> Runtime:
+    """As asked for, as the target's, or as programs in general."""
     named = request.runtime
     if isinstance(named, Runtime):
         return named

@@ -211,7 +211,7 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunRecord | No
         records.append(record)
         if problem.check and not step:
             gradients = pipeline.gather(lambda tensor: tensor.grad, pipeline.trainable)
-    comparison = None
+    peak_bytes, comparison = _peak_bytes(device), None
     if original is not None:
         reference = Reference(
             original.to(device),
@@ -230,7 +230,18 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunRecord | No
     words = torch.cuda.get_device_name(device) if device.type == "cuda" else host
     clock = CLOCKS[problem.device or "cpu"]
     who = ("torch", pipeline.executor, words, clock, layout.devices)
-    return RunRecord(problem.plan, problem.schedule, *who, tuple(records), problem.warmup, comparison, notes)
+    return RunRecord(
+        problem.plan, problem.schedule, *who, tuple(records), problem.warmup, comparison, notes, peak_bytes
+    )
+
+
+def _peak_bytes(device: torch.device) -> float | None:
+    """The most that tensors took on a device of the run so far; None of CPUs."""
+    if device.type != "cuda":
+        return None
+    peak = torch.tensor(float(torch.cuda.max_memory_allocated(device)), device=device)
+    dist.all_reduce(peak, dist.ReduceOp.MAX)
+    return float(peak)
 
 
 _DROPOUT_OFF = (

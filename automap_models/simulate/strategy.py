@@ -140,6 +140,7 @@ class StrategyPricing:
             reduced_s=tuple((_summed(strategy, costs, ends) - ends + costs.tied_s).tolist()),
             host=costs.host,
             runtime=self.runtime.name,
+            imbalance=self.runtime.imbalance if strategy.ep > 1 else 1.0,
             unfitted=tuple(dict.fromkeys(kind.name for kind in self.devices if kind.step is None)),
         )
 

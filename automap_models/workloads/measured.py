@@ -15,9 +15,12 @@ from automap_models.core.sublayer_sizes import GatedDelta, Mamba, Rotary, Window
 from automap_models.cost.measured_step import DescribedModel, MeasuredModel, MeasuredPasses, MeasuredStep
 from automap_models.errors import BadInput
 from automap_models.workloads.config_json import decode_config
-from automap_models.workloads.registry import configured, sized
+from automap_models.workloads.registry import SizedModel, configured, sized
 from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig
 from automap_models.workloads.transformer import model_work
+
+DTYPES: Mapping[str, Precision] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+"""What layers compute in → the precision of a strategy."""
 
 
 def architecture_of(model: MeasuredModel) -> Architecture:
@@ -85,12 +88,48 @@ def passes_work(passes: MeasuredPasses) -> ModelWork:
     Raises:
         BadInput: what the profile says is no transformer that can be priced.
     """
-    model = passes.model
-    sizes: dict[str, Any] = {"sequence": passes.sequence, "dtype": "bfloat16"}  # other types' amounts follow from it
+    return _sized(passes.model, passes.sequence, passes.name).work()
+
+
+def _sized(model: DescribedModel, sequence: int, name: str) -> SizedModel:
+    sizes: dict[str, Any] = {"sequence": sequence, "dtype": "bfloat16"}  # other types' amounts follow from it
     if model.config is None:
-        return sized(model.built_in or "", dropout=model.dropout, **sizes).work()
-    read = decode_config(model.config.encode(), "", where=passes.name, dropout=model.dropout, images=0, mtp=0)
-    return configured(read, **sizes).work()
+        return sized(model.built_in or "", dropout=model.dropout, **sizes)
+    read = decode_config(model.config.encode(), "", where=name, dropout=model.dropout, images=0, mtp=0)
+    return configured(read, **sizes)
+
+
+def row_model(described: Mapping[str, Any], name: str) -> tuple[dict[str, object], ModelWork]:
+    """The model of a row of measured steps (formats.measured_rows), which `architecture_of` is the inverse of.
+
+    Args:
+        described: what `workloads.source.described` says of it.
+        name: what it is called.
+
+    Returns:
+        The row's model, and the work of the model itself.
+
+    Raises:
+        BadInput: it is no transformer that rows have words for.
+    """
+    which = DescribedModel(described.get("built_in"), described.get("config"), described.get("dropout", False))
+    model = _sized(which, described["sequence"], name)
+    sizes, work = model.architecture, model.work()
+    if not isinstance(sizes, DecoderConfig | BertConfig):
+        raise BadInput("is neither a decoder nor a BERT", where=name)
+    shape, decoder = work.shape, sizes if isinstance(sizes, DecoderConfig) else None
+    mixture = decoder.mixture if decoder else None
+    return {
+        **{"name": name, "arch": "bert" if decoder is None else "llama" if decoder.rotary else "gpt"},
+        **{key: getattr(shape, key) for key in ("layers", "hidden", "ffn", "heads", "kv_heads", "experts")},
+        **{"seq": shape.sequence, "vocab": shape.vocabulary, "head_dim": decoder and decoder.head_width},
+        "topk": mixture and mixture.per_token,
+    }, work
+
+
+def parameters_of(work: ModelWork) -> float:
+    """How many are trained."""
+    return sum(float(work.layers[place].parameters.values.sum()) for place in work.order)
 
 
 def measured_passes(
@@ -122,9 +161,8 @@ def measured_passes(
         raise BadInput("does not say which transformer it is of", where=name, do=do)
     if not isinstance(tokens, int) or tokens < 1:
         raise BadInput("does not say how many tokens a sample has", where=name, do="give `sequence`")
-    names: Mapping[str, Precision] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-    if profile.dtype not in names:
-        raise BadInput(f"computes in {profile.dtype}", where=name, do=f"measure it in one of {', '.join(names)}")
+    if profile.dtype not in DTYPES:
+        raise BadInput(f"computes in {profile.dtype}", where=name, do=f"measure it in one of {', '.join(DTYPES)}")
     forward_s, step_s = float(profile.C_fwd.sum()), float(profile.C.sum())
     if not 0.0 < forward_s < step_s:
         raise BadInput("has no time for one of its passes", where=name, do="measure the model again")
@@ -136,7 +174,7 @@ def measured_passes(
         model=model,
         sequence=tokens,
         micro_batch=required_size(profile),
-        precision=names[profile.dtype],
+        precision=DTYPES[profile.dtype],
         flash=bool(described.get("flash", meta.get("framework") == "torch")),
         forward_s=forward_s,
         backward_s=step_s - forward_s,

@@ -341,20 +341,26 @@ def _jax_profile(
 
     module, graph = traced(source, begin, all_blocks=True)
     times_s, meta = measure_times(cast("MlirModule", module), graph=graph, progress=advance, **measuring)
-    return profile_from_graph(graph, times_s, {**meta, **_described(source)})
+    return profile_from_graph(graph, times_s, {**meta, **described(source)})
 
 
-def _described(source: Source) -> dict[str, object]:
-    """What a measured profile says of the transformer that it is of, for automap-calibrate."""
+def described(source: Source) -> dict[str, object]:
+    """What a measured profile or run says of the transformer that it is of, for automap-calibrate."""
+    if source.kind is SourceKind.FACTORY and framework_of(returned := source.returned()) == "torch":
+        from automap_models.torch_export.capture import read_example
+
+        example = read_example(returned, source.what)
+        return _described_module(example.model, example.args, example.kwargs)
     if source.kind not in _BUILT:
         return {}
-    labels = _built(source).labels
-    if len(labels) < 2:
+    model = _built(source)
+    if len(model.labels) < 2:
         return {}
     which = {"built_in": canonical(source.what)}
     if source.kind is SourceKind.CONFIG:
         which = {"config": Path(source.what).read_text()}
-    return {"transformer": {**which, "sequence": labels[-1], "dropout": source.dropout, "flash": False}}
+    which |= {"dtype": model.dtype}
+    return {"transformer": {**which, "sequence": model.labels[-1], "dropout": source.dropout, "flash": False}}
 
 
 def _torch_profile(source: Source, device: Device, measuring: Mapping[str, Any] | None, begin: Begin) -> Profile:
@@ -386,5 +392,6 @@ def _described_module(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
     if text is None or len(shape) != 2:
         return {}
     flash = getattr(config, "_attn_implementation", "eager") != "eager"
+    which = {"config": text, "dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
     dropout = getattr(config, "model_type", None) in HAVE_DROPOUT
-    return {"transformer": {"config": text, "sequence": int(shape[1]), "dropout": dropout, "flash": flash}}
+    return {"transformer": {**which, "sequence": int(shape[1]), "dropout": dropout, "flash": flash}}

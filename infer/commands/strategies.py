@@ -42,6 +42,8 @@ STRATEGY = """
         them)
     --runtime NAME|FILE  the program that runs it, by whose numbers seconds and memory are: megatron, torchtitan,
         deepspeed, fsdp, nanotron, … (conf/runtime), or a YAML file (default: that of --for, else programs in general)
+    --imbalance X        of a mixture, with ep: tokens for the experts of the fullest device over the mean of all, as
+        measured (default: that of the runtime's file, 1 of the shipped ones)
     --no-flash           attention computes and keeps its scores, in several kernels
     --reserve [RANK=]SIZE
         memory of each device that is left free (default 8 %% of it, 0 is none), or of those of a rank of the pipeline,
@@ -126,7 +128,7 @@ def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
     names = [option.name for option in fields(ExploreOptions)]
     options = {name: getattr(namespace, name, None) for name in (*names, *FIELDS, *TRAINING, *TRAINING_GOAL, "devices")}
     options["reserve"] = None if namespace.reserve is None else dict(namespace.reserve)
-    options["runtime"] = namespace.runtime
+    options["runtime"], options["imbalance"] = namespace.runtime, namespace.imbalance
     if namespace.no_flash:
         options["flash"] = False
     return options

@@ -69,6 +69,8 @@ def title_of(request: PlanRequest, estimate: Estimate) -> str:
     usual = "" if request.options.global_batch else " (--global-batch)"
     runtime = plain(estimate.runtime) or "programs in general (--runtime)"
     where = f"{heading(estimate.model, request.cluster)}; by the clock of {plain(estimate.device)} for {runtime}"
+    if estimate.imbalance != 1.0:
+        where += f", {estimate.imbalance:g} times the mean of tokens for the experts of the fullest device"
     return f"{where}, {samples}{tokens} a step{usual}"
 
 

@@ -57,6 +57,34 @@ def test_memory_of_korthikanti_is_state_and_activations_with_sequence_parallelis
     assert not measured(tmp_path, **{**values, "system": "Megatron-LM 2021"}).strategy.sequence_parallel
 
 
+@pytest.mark.parametrize(
+    ("values", "flash"),
+    [({}, True), ({"flags": ["attention unfused"]}, False), ({"flash": False}, False)],
+)
+def test_a_row_may_say_that_attention_is_no_flash_kernel(values: dict[str, Any], flash: bool, tmp_path: Path) -> None:
+    """Megatron's tests of a mixture were priced with one: their memory at 0.37 of what was measured."""
+    assert measured(tmp_path, system="Megatron-LM CI 2026", **values).runtime.flash is flash
+
+
+@pytest.mark.parametrize(
+    ("values", "fits"),
+    [({}, True), ({"unknown": ["dispatcher"]}, True), ({"unknown": ["recompute", "overlap"]}, None)],
+)
+def test_what_nobody_says_to_recompute_tells_nothing_of_what_fits(
+    values: dict[str, Any], fits: bool | None, tmp_path: Path
+) -> None:
+    assert measured(tmp_path, recompute=None, **values).fits is fits
+
+
+@pytest.mark.parametrize(
+    ("modules", "selects"),
+    [(["moe", "layernorm", "core_attn"], "experts"), (["core_attn"], "attention"), (["moe_act"], "nothing")],
+)
+def test_modules_that_are_recomputed_say_what_is_selected(modules: list[str], selects: str, tmp_path: Path) -> None:
+    values = {"recompute": "selective", "recompute_modules": modules}
+    assert measured(tmp_path, system="Megatron-Bridge 26.04", **values).runtime.selects == selects
+
+
 def test_one_device_of_a_larger_node_is_a_cluster_of_one(tmp_path: Path) -> None:
     step = measured(
         tmp_path,

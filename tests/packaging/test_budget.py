@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (975, 8),
-    "core": (7_941, 37),
-    "cost": (3_796, 19),
+    "core": (7_953, 37),
+    "cost": (3_807, 19),
     "envs": (1_600, 12),
     "export": (2_057, 14),
-    "formats": (5_272, 21),
+    "formats": (5_303, 21),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
@@ -38,20 +38,20 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (3_029, 15),
     "plots": (1_258, 9),
-    "requests": (2_070, 13),
+    "requests": (2_195, 14),
     "rl": (1_068, 9),
-    "run": (4_705, 24),
-    "simulate": (1_735, 10),
+    "run": (4_716, 24),
+    "simulate": (1_736, 10),
     "torch_export": (3_110, 14),
-    "workloads": (5_287, 31),
+    "workloads": (5_332, 31),
     "zoo": (1, 1),
-    "infer": (5_330, 32),
+    "infer": (5_334, 32),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 71_873, "files": 395, "compiled": 80, "numbers": 242}
+TOTALS = {"lines": 72_113, "files": 396, "compiled": 80, "numbers": 244}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

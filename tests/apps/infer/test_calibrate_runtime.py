@@ -173,17 +173,6 @@ def test_what_cannot_be_fitted_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_record_of_a_run_is_refused_by_what_it_does_not_say(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps({"schema": 1, "kind": "observed", "stages": [], "run": {"step_s": {"measured": 1.0}}}))
-    assert app.main(["calibrate", str(path), "--runtime", "megatron"]) == 2
-    error = capsys.readouterr().err
-    assert "run.json: holds the record of a run: beside run.step_s it lacks model, gpus, gpu_type, tp" in error
-    assert error.count("\n") == 1
-
-
 def test_a_number_that_no_runtime_has_is_one_line(
     node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
