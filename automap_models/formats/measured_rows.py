@@ -236,7 +236,7 @@ def _hardware(row: RowDocument, source: SourceDocument) -> tuple[str, Cluster]:
     if not device:
         raise BadInput(f"no device is shipped for {row.gpu_type!r}", where="`gpu_type`")
     if row.cluster is not None:
-        return device, row.cluster.cluster("`cluster`")
+        return device, row.cluster.cluster("$.cluster")
     usual = _read_once(row.topo or topo or read_device(device).cluster or "")
     per_node = row.gpus_per_node or usual.devices_per_node
     nodes, rest = divmod(row.gpus, per_node) if row.gpus > per_node else (1, 0)
