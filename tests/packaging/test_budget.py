@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (975, 8),
-    "core": (7_889, 37),
+    "core": (7_926, 37),
     "cost": (3_743, 19),
     "envs": (1_600, 12),
-    "export": (2_041, 14),
-    "formats": (5_257, 21),
+    "export": (2_047, 14),
+    "formats": (5_259, 21),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
@@ -43,7 +43,7 @@ BUDGET = {
     "run": (4_705, 24),
     "simulate": (1_732, 10),
     "torch_export": (3_110, 14),
-    "workloads": (5_287, 31),
+    "workloads": (5_679, 34),
     "zoo": (1, 1),
     "infer": (5_324, 32),
     "train": (1_807, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 71_678, "files": 395, "compiled": 80, "numbers": 242}
+TOTALS = {"lines": 72_115, "files": 398, "compiled": 80, "numbers": 243}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -21,12 +21,12 @@ from .hugging_face import FAMILIES, configuration
 from .test_config_json import parameters
 
 UNCLASSIFIED = (
-    "bert cohere cohere2 cwm deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone_moe gemma4_text glm4_moe glm4_moe_lite "
+    "cohere cohere2 cwm deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone_moe gemma4_text glm4_moe glm4_moe_lite "
     "glm_moe_dsa granite granitemoe granitemoeshared hy_v3 llama4_text mamba2 mimo_v2_flash minimax_m2 "
-    "minimax_m3_vl_text mt5 nemotron_h olmo2 olmoe solar_open "
-    "qwen3_5_moe_text t5 xglm granitemoehybrid codegen"
+    "minimax_m3_vl_text nemotron_h olmo2 olmoe solar_open "
+    "qwen3_5_moe_text xglm granitemoehybrid codegen"
 )
-CLASSIFIERS = sorted(set(FAMILIES) - set(UNCLASSIFIED.split()))
+CLASSIFIERS = sorted({name for name in FAMILIES if families()[name].classifies} - set(UNCLASSIFIED.split()))
 """Families whose models that classify are known; transformers has none of OLMo 2's."""
 
 
