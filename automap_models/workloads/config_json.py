@@ -15,11 +15,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from automap_models.core.sublayer_sizes import SelectiveScan
 from automap_models.errors import BadInput
 from automap_models.formats.schema import decode_json, read_bytes, wrong
 from automap_models.workloads.catalogue import FACTORY, HAVE_DROPOUT, MODEL_TYPES, Dtype
 from automap_models.workloads.config_families import families
-from automap_models.workloads.config_notes import GROUPS, config_notes, family_of, left_out, nearest_family
+from automap_models.workloads.config_notes import GROUPS, UNPRICED, config_notes, family_of, left_out, nearest_family
 from automap_models.workloads.config_parts import ConfigOptions, further
 from automap_models.workloads.config_sizes import read_family
 from automap_models.workloads.config_towers import read_image
@@ -102,7 +103,7 @@ def decode_config(content: bytes, name: str, *, where: str, **options: Any) -> C
         raise BadInput("$.model_type is missing", where=where, do=_DO)
     family = _required_family(values, where)
     if meant.dropout and family not in HAVE_DROPOUT:
-        do = "leave it out, or give a model of bert or gpt2"
+        do = "leave it out, or give a model of bert, its relatives, bloom or gpt2"
         raise BadInput(f"is not known for models of {family}", where="`dropout`", do=do)
     entry = families()[family]
     if entry.record == "image":
@@ -113,6 +114,8 @@ def decode_config(content: bytes, name: str, *, where: str, **options: Any) -> C
     notes, architecture = [*config_notes(values, family)], config.architecture
     if isinstance(architecture, DecoderConfig):
         architecture, of_parts = further(architecture, document, values, tokens, meant, where)
+        if isinstance(architecture.recurrence, SelectiveScan):
+            of_parts.append("the scan counts by the bytes it moves: its exponentials, which take longer, are left out")
         notes = [*of_parts, *left_out(document, architecture.tower is not None), *notes]
     elif meant.images or meant.mtp:
         option = "images" if meant.images else "mtp"
@@ -179,6 +182,9 @@ def _required_family(values: dict[str, Any], where: str) -> str:
         BadInput: there is none.
     """
     kind = values["model_type"]
+    if isinstance(kind, str) and kind in UNPRICED:
+        what = f"models of {kind} have {UNPRICED[kind]}, which nothing prices"
+        raise BadInput(what, where=f"{where}: $.model_type", do=f"give {FACTORY}")
     family, unread = family_of(kind, values.get("architectures")), list[str]()
     if family is None and isinstance(kind, str):
         family, unread = nearest_family(values)

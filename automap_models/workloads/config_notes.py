@@ -58,6 +58,17 @@ norm_type learned_pos_emb attn_impl prefix_lm attn_uses_sequence_id alibi_bias_m
 """
 GROUPS = ("sparse_attention_config", "attn_config", "ffn_config")
 """Keys of groups of keys, which are read in their place."""
+UNPRICED = {
+    "deberta-v2": "scores of tables of relative positions",
+    "deepseek_v4": "hyper-connections, attention to compressed tokens and routing by hashes",
+    "gemma3n_text": "embeddings of each layer, and low-rank residual streams side by side",
+    "mllama_text_model": "layers that attend to images",
+    "nemotron-nas": "layers of different shapes",
+    "recurrent_gemma": "gated linear recurrences",
+    "rwkv": "time mixing",
+    "zamba2": "blocks that share one attention",
+}
+"""Value of model_type → what such models have that no closed form here says."""
 NEUTRAL = frozenset(_NEUTRAL.split())
 """Keys that change neither shapes nor costs of a training step, or are of no use where the family does not read them.
 

@@ -46,10 +46,10 @@ def read_tower(document: Mapping[str, Any], width: int, images: int, where: str)
     return _tower(sizes, encoder, outer, width, images)
 
 
-def read_image(family: Family, values: Mapping[str, Any], where: str) -> ConfiguredSizes:
+def read_image(encoder: Family, values: Mapping[str, Any], where: str) -> ConfiguredSizes:
     """An encoder of images as a model of its own, which classifies; arguments and errors are those of `read_family`."""
-    sizes = FamilySizes(family, convert(values, family.schema(), where=where, do="check the file"), where)
-    model = ImageConfig(_tower(sizes, family, family, 0, 1), sizes.labels, sizes.get("read", 1))
+    sizes = FamilySizes(encoder, convert(values, encoder.schema(), where=where, do="check the file"), where)
+    model = ImageConfig(_tower(sizes, encoder, encoder, 0, 1), sizes.labels, sizes.get("read", 1))
     return ConfiguredSizes(model, None, False, sizes.dtype)
 
 

@@ -33,15 +33,16 @@ def encoder_decoder(c: Seq2SeqConfig, first: Layer, last: Layer, of_blocks: Trai
 
 
 def _decoding(
-    c: Seq2SeqConfig, of: Layer, frames: int, first: bool, hands_on: bool, training: LayerTraining
+    c: Seq2SeqConfig, start: Layer, frames: int, first: bool, hands_on: bool, training: LayerTraining
 ) -> LayerWork:
     """A block of the decoder.
 
     Args:
+        start: what comes before all blocks.
         first: whether it has the encoder's last norm, and embeds what the decoder reads.
         hands_on: whether later blocks read the encoder's output.
     """
-    layer = Layer(of.tokens, of.dtype, training)
+    layer = Layer(start.tokens, start.dtype, training)
     memory, x = layer.value(c.width, rows=frames), layer.value(c.width)
     if first:
         memory = layer.norm(memory, layer_norm=not c.encoder.root_mean_square) if c.encoder.final_norm else memory

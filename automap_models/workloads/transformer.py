@@ -75,8 +75,8 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str, train
     trains = of_places[holders[0] if holders else 0].trains("embedding")
     of_both_ends = table if trains and holders == (0, -1) else 0.0
     if holders and not of_both_ends:
-        at = tuple(place % len(order) for place in holders)
-        shared = (SharedWork(table * trains, table * first.item_bytes * (not trains), at),)
+        sharing = tuple(place % len(order) for place in holders)
+        shared = (SharedWork(table * trains, table * first.item_bytes * (not trains), sharing),)
     elif shape.mtp_layers and not holders:  # Megatron's last rank has a copy of the embedding, for further tokens
         table = float(shape.vocabulary * shape.hidden)
         shared = (SharedWork(table * trains, table * first.item_bytes * (not trains), (0, len(order) - 1), False),)

@@ -43,7 +43,7 @@ BUDGET = {
     "run": (4_705, 24),
     "simulate": (1_732, 10),
     "torch_export": (3_110, 14),
-    "workloads": (5_679, 34),
+    "workloads": (5_697, 34),
     "zoo": (1, 1),
     "infer": (5_324, 32),
     "train": (1_807, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 72_115, "files": 398, "compiled": 80, "numbers": 243}
+TOTALS = {"lines": 72_133, "files": 398, "compiled": 80, "numbers": 243}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
