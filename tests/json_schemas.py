@@ -213,6 +213,7 @@ class Priced(TypedDict):
     tied: bool
     own_code: bool
     recurrent: bool
+    encodes: bool
     training: dict[str, bool | int | str | list[str]] | None
     runtime: str | None
     imbalance: float

@@ -43,6 +43,7 @@ class ModelFacts(NamedTuple):
         own_code: whether it is a module or a function of its owner's, which no framework has the code of.
         recurrent: whether some of its layers are recurrences (Mamba, gated delta networks) in place of attention.
         training: what of it is trained.
+        encodes: whether some of its blocks are an encoder's, which attends to all tokens.
     """
 
     shape: TransformerShape | None = None
@@ -50,6 +51,7 @@ class ModelFacts(NamedTuple):
     own_code: bool = False
     recurrent: bool = False
     training: Training = FULL
+    encodes: bool = False
 
 
 UNKNOWN = ModelFacts()
@@ -121,6 +123,7 @@ class Limits:
         name: of the framework, for people.
         own_code: whether it trains modules of one's own, and not its own models alone.
         recurrent: whether it has layers that are recurrences.
+        encoders: whether it has encoders, beside towers.
         tower: degrees that have to be 1 of models with a tower of images; None: it has no such models.
         mtp: whether it has layers that predict further tokens.
         any_training: whether the optimiser, and what is frozen, are the code of its users.
@@ -154,6 +157,7 @@ class Limits:
     name: str
     own_code: bool = True
     recurrent: bool = True
+    encoders: bool = True
     tower: tuple[str, ...] | None = ()
     mtp: bool = True
     any_training: bool = False
@@ -204,7 +208,7 @@ class Limits:
                 return Objection(f"{self.name} has no {IN_WORDS[name]}", f"take {name} 1")
         return (
             self.code_objection(own_code=facts.own_code)
-            or self._recurrence_objection(facts)
+            or self._layers_objection(facts)
             or (None if facts.shape is None else self._parts_objection(divided, facts.shape))
             or self.training_objection(facts)
             or self.tied_objection(pp, facts.tied)
@@ -219,11 +223,13 @@ class Limits:
         what = f"{self.name} trains models that it has the code of, and this is a module of your own"
         return Objection(what, "take deepspeed or torch-split-spec, or run a plan of stages with automap-run")
 
-    def _recurrence_objection(self, facts: ModelFacts) -> Objection | None:
-        """To recurrences."""
-        if self.recurrent or not facts.recurrent:
-            return None
-        return Objection(f"{self.name} has no recurrent layers, and this model has some", "take megatron or deepspeed")
+    def _layers_objection(self, facts: ModelFacts) -> Objection | None:
+        """To recurrences and to encoders."""
+        missing = "recurrent layers" if facts.recurrent and not self.recurrent else ""
+        if facts.encodes and not self.encoders:
+            missing = "encoders"
+        what = f"{self.name} has no {missing}, and this model has some"
+        return Objection(what, "take megatron or deepspeed") if missing else None
 
     def _parts_objection(self, divided: Divided, shape: TransformerShape) -> Objection | None:
         """To a tower of images, and to layers that predict further tokens."""

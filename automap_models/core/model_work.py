@@ -254,4 +254,5 @@ class ModelWork:
     def facts(self) -> ModelFacts:
         """What frameworks ask of the model."""
         tied = self.tied > 0 or any(one.is_output for one in self.shared)
-        return ModelFacts(self.shape, tied, recurrent=self.recurrent, training=self.training)
+        encodes = not all(layer.causal for layer in self.layers)
+        return ModelFacts(self.shape, tied, recurrent=self.recurrent, training=self.training, encodes=encodes)

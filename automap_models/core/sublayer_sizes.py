@@ -152,4 +152,34 @@ class GatedDelta:
     chunk: int = 64
 
 
-Recurrence = Mamba | GatedDelta
+@dataclass(frozen=True, kw_only=True)
+class SelectiveScan:
+    """Sizes of a layer of the first Mamba (arXiv 2312.00752, section 3).
+
+    Attributes:
+        inner: width of what is scanned.
+        state: numbers of the state for each column of it.
+        rank: of the product that makes steps.
+        kernel: tokens that the convolution before reads.
+        convolution_bias: whether the convolution has one.
+        bias: whether the first and the last product have one.
+        normed: whether norms follow the product that makes steps, B and C, as in Jamba (arXiv 2403.19887).
+    """
+
+    inner: int
+    state: int
+    rank: int
+    kernel: int = 4
+    convolution_bias: bool = True
+    bias: bool = False
+    normed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortConvolution:
+    """A convolution of so many tokens between two gates, as in LFM2 (arXiv 2511.23404, section 2)."""
+
+    kernel: int = 3
+
+
+Recurrence = Mamba | GatedDelta | SelectiveScan | ShortConvolution

@@ -55,6 +55,10 @@ RECURRENT = (
     "add all sizes of the model and the kinds of its layers, or give these degrees to Megatron-Bridge's recipe of it: "
     "pretrain_gpt.py does not build recurrent layers"
 )
+ENCODER = (
+    "pretrain_gpt.py builds no encoders: give these degrees to pretrain_bert.py, pretrain_t5.py or "
+    "pretrain_vision_classify.py, or to code of the model's own"
+)
 TOWER = (
     "pretrain_gpt.py builds no tower of images: give these degrees to Megatron-Bridge's recipe of the model, or to "
     "pretrain_vlm.py, which has the tower on the first stage"
@@ -70,6 +74,7 @@ def write(plan: BlockPlan, path: Path) -> Written:
     shape = plan.facts.shape
     notes: tuple[str, ...] = (RECURRENT,) if plan.facts.recurrent else () if shape is None else (BESIDE,)
     notes += (MIXTURE,) if shape is not None and shape.experts and not plan.facts.recurrent else ()
+    notes += (ENCODER,) if plan.facts.encodes else ()
     notes += (TOWER,) if shape is not None and shape.tower_heads else ()
     return Written("\n".join([line, *written]) + "\n", notes=notes, program=" ".join([program, *written]))
 

@@ -49,6 +49,7 @@ LIMITS = Limits(
     },
     own_code=False,
     recurrent=False,
+    encoders=False,
     tower=("tp", "pp"),
     mtp=False,
     one_series=True,

@@ -37,6 +37,7 @@ class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
     tied: bool = False
     own_code: bool = False
     recurrent: bool = False
+    encodes: bool = False
     training: dict[str, Any] | None = None
     runtime: str | None = None
 
@@ -51,7 +52,7 @@ class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
         shape = None if self.shape is None else _record(self.shape, TransformerShape, "$.shape")
         with located(None, self.remedy):
             training = FULL if self.training is None else _record(self.training, Training, "$.training")
-        facts = ModelFacts(shape, self.tied, self.own_code, self.recurrent, training)
+        facts = ModelFacts(shape, self.tied, self.own_code, self.recurrent, training, self.encodes)
         return Plan(
             where, self.model, (), strategy.micro_batches, strategy=strategy, facts=facts, runtime=self.runtime or None
         )
@@ -67,6 +68,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "tied": estimate.facts.tied,
         "own_code": estimate.facts.own_code,
         "recurrent": estimate.facts.recurrent,
+        "encodes": estimate.facts.encodes,
         "training": None if estimate.facts.training.is_full else asdict(estimate.facts.training),
         "cluster": estimate.cluster,
         "device": estimate.device,

@@ -67,8 +67,8 @@ def _sizes(name: str, workload: Workload) -> tuple[str, int | None, int | None]:
     if workload.architecture is None:
         values = json.loads((PUBLISHED / f"{name}.json").read_bytes())
         layers, hidden = (
-            next((values[key] for key in keys if key in values), None)
-            for keys in (("num_hidden_layers", "n_layer", "num_layers"), ("hidden_size", "n_embd", "d_model"))
+            next((values[key] for key in keys.split() if key in values), None)
+            for keys in ("num_hidden_layers n_layer num_layers n_layers encoder_layers", "hidden_size n_embd d_model")
         )
         return values["model_type"], layers or len(values.get("hybrid_override_pattern", "")), hidden
     module, _, constant = workload.architecture.partition(":")

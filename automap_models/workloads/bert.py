@@ -1,4 +1,8 @@
-"""BERT (arXiv 1810.04805) as a masked language model, without its next-sentence task."""
+"""BERT (arXiv 1810.04805) as a masked language model, without its next-sentence task.
+
+RoBERTa (1907.11692) and DistilBERT (1910.01108) are the same without types of tokens, or with one; ELECTRA (2003.10555)
+has narrower embeddings, and its generator, which is what is built here, the same head.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +26,20 @@ class Bert(nn.Module):
     def __call__(self, ids: jax.Array, types: jax.Array) -> jax.Array:
         """[batch, n] twice → logits [batch, n, vocabulary]."""
         c = self.config
-        embed = partial(nn.Embed, features=c.width, dtype=self.dtype)
+        width = c.embedding_width or c.width
+        embed = partial(nn.Embed, features=width, dtype=self.dtype)
         embedding = embed(c.vocabulary, name="embedding")
-        x = embedding(ids) + embed(c.types, name="type_embedding")(types)
+        x = embedding(ids)
+        if c.types:
+            x = x + embed(c.types, name="type_embedding")(types)
         x = x + embed(c.positions, name="position_embedding")(jnp.arange(ids.shape[1]))
         x = norm("embedding_layer_norm", False, c.epsilon, self.dtype)(x)
         x = dropped("embedding_dropout", c.embedding_dropout, x)
+        if width != c.width:
+            x = nn.Dense(c.width, dtype=self.dtype, name="embedding_projection")(x)
         for i in range(c.layers):
             x = Block(c, self.dtype, name=f"block_{i}")(x)
-        x = ACTIVATIONS[c.activation](nn.Dense(c.width, dtype=self.dtype, name="masked_lm")(x))
+        x = ACTIVATIONS[c.activation](nn.Dense(width, dtype=self.dtype, name="masked_lm")(x))
         x = norm("masked_lm_layer_norm", False, c.epsilon, self.dtype)(x)
         bias = self.param("masked_lm_bias", nn.initializers.zeros, (c.vocabulary,))
         logits: jax.Array = embedding.attend(x) + bias.astype(self.dtype)

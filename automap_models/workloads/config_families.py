@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
@@ -49,25 +49,26 @@ class Rope(Foreign):
 _KINDS: dict[Any, str] = {
     Size: "vocabulary width feed_forward head_width context types rank query_rank plain_width rope_width value_width "
     "expert_width max_distance latent state state_head_width key_width kernel chunk window_head_width "
-    "window_value_width index_width index_tokens index_block embedding_width "
+    "window_value_width multiple mel source decoder_feed_forward index_width index_tokens index_block embedding_width "
     "first second inner result pooled positions",
     Size | list[Size]: "patch image frames merge_side",
-    Few: "feed_ratio channels",
+    Size | str: "steps_rank",
+    Few: "feed_ratio channels expand",
     Heads: "heads kv_heads state_heads key_heads value_heads groups window_heads window_kv_heads index_heads "
-    "position_side",
+    "position_side decoder_heads",
     Layers: "layers decoder_layers interval mixture_interval",
     Few | list[Few]: "per_token",
-    Count: "dense_layers shared_experts window_from experts",
+    Count: "interval_offset dense_layers shared_experts window_from experts",
     Optional: "shared_width window window_side",
     Annotated[int, Meta(ge=4, le=1 << 16)]: "buckets",
     Epsilon: "epsilon",
     Dropout: "attention_dropout residual_dropout embedding_dropout",
     Share: "rope_share",
     bool: "tied scaled parallel attention_bias output_bias feed_forward_bias normalised normed_heads convolution_bias "
-    "window_on keys_as_values head_bias normed_all",
+    "window_on keys_as_values head_bias normed_all state_normed adjusted projection_bias",
     str: "activation",
     list[int]: "dense_list mixture_list full_list further_list",
-    Positive: "rope_base scale score_width score_cap logit_cap",
+    Positive: "rope_base scale score_width score_cap logit_cap multiplier",
     Pattern: "pattern mixture_pattern index_pattern",
     Annotated[int, Meta(ge=1, le=1000)] | str: "full_interval",
     Rope: "rope",
@@ -81,21 +82,26 @@ class Family(Document):
 
     Attributes:
         like: the family that it has what is not here from.
-        record: whose sizes they are: of a `decoder`, `bert` or `t5`.
+        record: whose sizes they are: of a `decoder`, a `bert`, a `t5`, a `seq2seq` or an encoder of an `image`.
         keys: our word for a size → the keys that may have it, and what it is without: `a|b = 2`.
         fixed: sizes and options that files do not say.
         only: keys that change a model → the value of each that is known.
         classifies: whether models that classify sequences are known.
+        stem, ending, projector, further: words of steps of a tower of images, see towers.yaml.
     """
 
     like: str | None = None
-    record: Literal["decoder", "bert", "t5"] = "decoder"
+    record: Literal["decoder", "bert", "t5", "seq2seq", "image"] = "decoder"
     keys: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, Any] = field(default_factory=dict)
     only: dict[str, Any] = field(default_factory=dict)
-    classifies: bool = False
+    classifies: bool | None = None
+    stem: str = ""
+    ending: str = ""
+    projector: str = ""
+    further: str = ""
 
-    def after(self, base: Self) -> Self:
+    def after(self, base: Family) -> Family:
         """The family, with what it does not say from another."""
         keys = {size: text for size, text in base.keys.items() if size not in self.fixed}
         fixed = {size: value for size, value in base.fixed.items() if size not in self.keys}
@@ -106,7 +112,8 @@ class Family(Document):
             keys=keys | self.keys,
             fixed=fixed | self.fixed,
             only=base.only | self.only,
-            classifies=base.classifies,
+            classifies=base.classifies if self.classifies is None else self.classifies,
+            **{name: getattr(self, name) or getattr(base, name) for name in SERIES},
         )
 
     def schema(self) -> type[msgspec.Struct]:
@@ -140,19 +147,15 @@ def read_key(text: str) -> tuple[list[str], Any]:
     return keys.split("|"), yaml.safe_load(default) if default else NODEFAULT
 
 
+SERIES = ("stem", "ending", "projector", "further")
+"""Of steps."""
+
+
 @cache
-def families() -> dict[str, Family]:
-    """Value of model_type → the family."""
-    return read_families("families.yaml", dict[str, Family])
-
-
-FamilyT = TypeVar("FamilyT", bound=Family)
-
-
-def read_families(file: str, kind: type[dict[str, FamilyT]]) -> dict[str, FamilyT]:
-    """The families of a file beside this one, in the order of their names."""
-    described = read_yaml(Path(__file__).with_name(file), kind, do="install the package again")
-    members: dict[str, FamilyT] = {}
+def families(file: str = "families.yaml") -> dict[str, Family]:
+    """Value of model_type → the family, of a file beside this one, in the order of their names."""
+    described = read_yaml(Path(__file__).with_name(file), dict[str, Family], do="install the package again")
+    members: dict[str, Family] = {}
     for name, family in described.items():
         members[name] = family if family.like is None else family.after(members[family.like])
     return dict(sorted(members.items()))

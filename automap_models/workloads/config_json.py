@@ -15,13 +15,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from automap_models.core.sublayer_sizes import SelectiveScan
 from automap_models.errors import BadInput
 from automap_models.formats.schema import decode_json, read_bytes, wrong
 from automap_models.workloads.catalogue import FACTORY, HAVE_DROPOUT, MODEL_TYPES, Dtype
 from automap_models.workloads.config_families import families
-from automap_models.workloads.config_notes import config_notes, family_of, left_out, nearest_family
+from automap_models.workloads.config_notes import GROUPS, UNPRICED, config_notes, family_of, left_out, nearest_family
 from automap_models.workloads.config_parts import ConfigOptions, further
 from automap_models.workloads.config_sizes import read_family
+from automap_models.workloads.config_towers import read_image
 from automap_models.workloads.sizes import DecoderConfig
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class ConfiguredModel(NamedTuple):
         name: the name of its folder, or of the file where that is not config.json.
         architecture: its sizes.
         sequence: tokens of a sample unless another number is asked for: as many as the model has positions for, at most
-            8192, or 512 where it has no limit.
+            8192, or 512 where it has no limit; None of images.
         longest: tokens that the model has learned positions for; None: any number.
         dtype: that it is published in.
         notes: on what the file says and nothing prices.
@@ -46,7 +48,7 @@ class ConfiguredModel(NamedTuple):
 
     name: str
     architecture: Transformer
-    sequence: int
+    sequence: int | None
     longest: int | None
     dtype: Dtype
     notes: tuple[str, ...]
@@ -101,13 +103,19 @@ def decode_config(content: bytes, name: str, *, where: str, **options: Any) -> C
         raise BadInput("$.model_type is missing", where=where, do=_DO)
     family = _required_family(values, where)
     if meant.dropout and family not in HAVE_DROPOUT:
-        do = "leave it out, or give a model of bert or gpt2"
+        do = "leave it out, or give a model of bert, its relatives, bloom or gpt2"
         raise BadInput(f"is not known for models of {family}", where="`dropout`", do=do)
-    config = read_family(families()[family], values, where, dropout=meant.dropout)
+    entry = families()[family]
+    if entry.record == "image":
+        config = read_image(entry, values, where)
+    else:
+        config = read_family(entry, values, where, dropout=meant.dropout)
     tokens = meant.sequence or min(config.context or 512, 8192)
     notes, architecture = [*config_notes(values, family)], config.architecture
     if isinstance(architecture, DecoderConfig):
         architecture, of_parts = further(architecture, document, values, tokens, meant, where)
+        if isinstance(architecture.recurrence, SelectiveScan):
+            of_parts.append("the scan counts by the bytes it moves: its exponentials, which take longer, are left out")
         notes = [*of_parts, *left_out(document, architecture.tower is not None), *notes]
     elif meant.images or meant.mtp:
         option = "images" if meant.images else "mtp"
@@ -115,7 +123,7 @@ def decode_config(content: bytes, name: str, *, where: str, **options: Any) -> C
     return ConfiguredModel(
         name=name or family,
         architecture=architecture,
-        sequence=tokens,
+        sequence=None if entry.record == "image" else tokens,
         longest=config.context if config.learned else None,
         dtype=config.dtype,
         notes=tuple(notes),
@@ -158,12 +166,13 @@ def _text_values(document: dict[str, Any]) -> dict[str, Any]:
     values = (
         {"model_type": f"{document.get('model_type')}_text", **outer, **text} if isinstance(text, dict) else document
     )
-    group = values.get("sparse_attention_config")
+    groups = [values[key] for key in GROUPS if isinstance(values.get(key), dict)]
+    group = {key: value for group in groups for key, value in group.items()}
     layers = values.get("per_layer_config")  # files of transformers 5 have there what layers without a window differ in
     if isinstance(layers, dict) and layers:
         names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
         group = {names.get(key, key): value for key, value in next(iter(layers.values())).items()}
-    return {**group, **values} if isinstance(group, dict) else values
+    return {**group, **values}
 
 
 def _required_family(values: dict[str, Any], where: str) -> str:
@@ -173,6 +182,9 @@ def _required_family(values: dict[str, Any], where: str) -> str:
         BadInput: there is none.
     """
     kind = values["model_type"]
+    if isinstance(kind, str) and kind in UNPRICED:
+        what = f"models of {kind} have {UNPRICED[kind]}, which nothing prices"
+        raise BadInput(what, where=f"{where}: $.model_type", do=f"give {FACTORY}")
     family, unread = family_of(kind, values.get("architectures")), list[str]()
     if family is None and isinstance(kind, str):
         family, unread = nearest_family(values)

@@ -8,7 +8,10 @@ from typing import Any
 from automap_models.workloads.catalogue import MODEL_TYPES
 from automap_models.workloads.config_families import Family, families
 
-HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining", "ForConditionalGeneration")
+HEADS = (
+    *("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining", "ForConditionalGeneration"),
+    *("MTModel", "ForImageClassification"),
+)
 """How names of classes end whose models have an output matrix of the vocabulary."""
 CLASSIFIER = "ForSequenceClassification"
 _NEUTRAL = """
@@ -43,8 +46,29 @@ attn_temperature_tuning attn_scale floor_scale
 vocab_size_per_layer_input use_bidirectional_attention clip_qkv rope_type rope_mode head_dim layerdrop init_std
 input_jitter_noise moe_layers sep_token logit_scale scale_attention_softmax_in_fp32 enable_moe_fp32_combine
 index_local_blocks enable_moe_block use_qk_norm mamba_proj_bias residual_in_fp32 use_expert_bias scale_embedding
-mamba_expand
+mamba_expand qa_dropout seq_classif_dropout summary_last_dropout dropout encoder_layerdrop decoder_layerdrop
+classifier_pooling classifier_activation sparse_pred_ignore_index decoder_vocab_size classifier_proj_size mask_time_prob
+mask_time_length mask_time_min_masks mask_feature_length mask_feature_prob median_filter_width max_position_embeddings
+encoder_stride pooler_output_size pooler_act layerscale_value layer_norm_eps apply_layernorm reshape_hidden_states
+stage_names out_features out_indices lm_head_multiplier mlp_multipliers key_multiplier attention_out_multiplier
+attention_in_multiplier ssm_multipliers ssm_in_multiplier ssm_out_multiplier mamba_norm_before_gate mamba_d_ssm
+mamba_use_mlp z_loss_coefficient time_step_init_scheme time_step_scale use_mambapy use_associative_scan mixer_rms_eps
+emb_pdrop moe_jitter_eps moe_loss_weight moe_normalize_expert_weights ffn_act_fn embedding_fraction init_device
+norm_type learned_pos_emb attn_impl prefix_lm attn_uses_sequence_id alibi_bias_max softmax_scale
 """
+GROUPS = ("sparse_attention_config", "attn_config", "ffn_config")
+"""Keys of groups of keys, which are read in their place."""
+UNPRICED = {
+    "deberta-v2": "scores of tables of relative positions",
+    "deepseek_v4": "hyper-connections, attention to compressed tokens and routing by hashes",
+    "gemma3n_text": "embeddings of each layer, and low-rank residual streams side by side",
+    "mllama_text_model": "layers that attend to images",
+    "nemotron-nas": "layers of different shapes",
+    "recurrent_gemma": "gated linear recurrences",
+    "rwkv": "time mixing",
+    "zamba2": "blocks that share one attention",
+}
+"""Value of model_type → what such models have that no closed form here says."""
 NEUTRAL = frozenset(_NEUTRAL.split())
 """Keys that change neither shapes nor costs of a training step, or are of no use where the family does not read them.
 
@@ -68,8 +92,9 @@ def config_notes(values: Mapping[str, Any], family: str) -> Iterator[str]:
         yield f"quantization_config is left out: the file's{of_type} weights are for inference, and training is priced"
     for name in values.get("architectures") or ():
         if not str(name).endswith(HEADS) and not (str(name).endswith(CLASSIFIER) and entry.classifies):
-            yield f"{name} is priced with an output matrix of the vocabulary, which it may not have"
-    read = NEUTRAL | keys_of(entry) | {"quantization_config", "sparse_attention_config", "vision_config"}
+            columns = "classes" if entry.record == "image" else "the vocabulary"
+            yield f"{name} is priced with an output matrix of {columns}, which it may not have"
+    read = NEUTRAL | keys_of(entry) | {"quantization_config", "vision_config", *GROUPS}
     others = [key for key, value in values.items() if key not in read and value not in _OFF]
     if others:
         listed = ", ".join(others[:12]) + (f" and {len(others) - 12} more" if len(others) > 12 else "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,6 +18,8 @@ from automap_models.core.sublayer_sizes import (
     Mixture,
     Recurrence,
     Rotary,
+    SelectiveScan,
+    ShortConvolution,
     Window,
 )
 from automap_models.errors import BadInput
@@ -26,6 +30,7 @@ from automap_models.workloads.sizes import (
     Activation,
     BertConfig,
     DecoderConfig,
+    Seq2SeqConfig,
     T5Config,
     Transformer,
 )
@@ -41,13 +46,14 @@ _ACTIVATIONS: dict[str, Activation] = {
     "quick_gelu": "gelu_tanh",
     "silu": "silu",
     "swigluoai": "silu",
+    "swiglu": "silu",
     "swish": "silu",
 }
 """Hugging Face's word for an activation → ours."""
 _LETTERS: dict[str | int, str] = {
     **{"attention": "*", "full_attention": "*", "global": "*", "sliding_attention": "w", "chunked_attention": "w"},
     **{"local": "w", "indexed_attention": "s", "minimax_m3_sparse": "s", "mamba": "M", "linear_attention": "M"},
-    **{"mlp": "-", "moe": "E"},
+    **{"mlp": "-", "moe": "E", "conv": "M"},
 }
 """Hugging Face's word for a sublayer → its letter in `DecoderConfig.blocks`."""
 _SPARSE = {"dense": False, "sparse": True, 0: False, 1: True}
@@ -86,12 +92,22 @@ def read_family(family: Family, values: Mapping[str, Any], where: str, *, dropou
     for size in () if dropout else ("attention_dropout", "residual_dropout", "embedding_dropout"):
         sizes.pop(size, None)
     context, learned = sizes.pop("context", None), sizes.pop("learned", False)
+    reserved = sizes.pop("reserved", 0)
+    offset = sizes.pop("offset", reserved)
+    context = context and context - reserved
     sizes["activation"] = sizes.activation()
     if family.record == "t5":
         return ConfiguredSizes(sizes.t5(), context, learned, sizes.dtype)
     if sizes.get("head_width") is None and "rank" not in sizes:
         sizes.require_divides("heads", "width")
-    record = BertConfig(**sizes, positions=context) if family.record == "bert" else sizes.decoder(context, learned)
+    positions = context + offset if context and learned else None
+    match family.record:
+        case "bert":
+            record: Transformer = BertConfig(**sizes, positions=positions or context)
+        case "seq2seq":
+            record = sizes.seq2seq(positions)
+        case _:
+            record = sizes.decoder(positions)
     return ConfiguredSizes(record, context, learned, sizes.dtype)
 
 
@@ -133,9 +149,14 @@ class FamilySizes(dict[str, Any]):
     @property
     def classes(self) -> int | None:
         """Columns of the matrix that is in place of the vocabulary's; None where the model has the vocabulary's."""
-        if not any(name.endswith("ForSequenceClassification") for name in self.config.architectures or ()):
-            return None
-        return self.config.num_labels or len(self.config.id2label or {}) or 2
+        named = (name.endswith("ForSequenceClassification") for name in self.config.architectures or ())
+        return self.labels if self.family.classifies and any(named) else None
+
+    @property
+    def labels(self) -> int:
+        """Classes of a model that classifies."""
+        count: int = self.config.num_labels or len(self.config.id2label or {}) or 2
+        return count
 
     def activation(self) -> Activation:
         """Our word for the activation of feed-forward layers; of T5's, that of what gates them."""
@@ -161,11 +182,26 @@ class FamilySizes(dict[str, Any]):
         scaled = self.pop("scaled")
         return T5Config(**{**self, "tied": self["tied"] and scaled})
 
-    def decoder(self, context: int | None, learned: bool) -> DecoderConfig:
-        """The sizes of a decoder that was made for so many tokens, whether or not it learned a position of each."""
+    def seq2seq(self, positions: int | None) -> Seq2SeqConfig:
+        """The sizes of an encoder and a decoder that have learned so many positions each."""
+        self.require_divides("decoder_heads", "width")
+        of_decoder = {name: self.pop(f"decoder_{name}") for name in ("layers", "heads", "feed_forward")}
+        frames, mel = self.pop("source", None), self.pop("mel", 0)
+        encoder = DecoderConfig(**self, positions=None if mel else positions, causal=False)
+        blocks = ("*x-",) * of_decoder["layers"]
+        return Seq2SeqConfig(
+            encoder, replace(encoder, **of_decoder, positions=positions, causal=True, blocks=blocks), frames, mel
+        )
+
+    def decoder(self, positions: int | None) -> DecoderConfig:
+        """The sizes of a decoder that has learned so many positions, or of an encoder."""
         if self.get("kv_heads") is not None:
             self.require_divides("kv_heads", "heads")
         width = self["width"]
+        multiple, multiplier = self.pop("multiple", 1), self.pop("multiplier", 1.0)
+        if self.pop("adjusted", False):  # as transformers does for LFM2
+            adjusted = int(multiplier * int(2 * self["feed_forward"] / 3))
+            self["feed_forward"] = multiple * math.ceil(adjusted / multiple)
         if self.pop("embedding_width", None) not in (None, width):
             raise unsupported(self.where, f"$.{self.key('embedding_width')}", "another", f"$.hidden_size, {width}")
         if self.pop("normed_heads", False):
@@ -182,7 +218,7 @@ class FamilySizes(dict[str, Any]):
         dense_layers = sparse.index(True) if True in sparse else self["layers"]
         standard = tuple("*E" if i >= dense_layers else "*-" for i in range(self["layers"]))
         return DecoderConfig(
-            positions=context + self.pop("offset", 0) if context and learned else None,
+            positions=positions,
             classes=self.classes,
             embedding_scale=width**0.5 if self.pop("scaled_embedding", False) else 1.0,
             score_scale=None if score_width is None else score_width**-0.5,
@@ -199,9 +235,19 @@ class FamilySizes(dict[str, Any]):
 
     def _recurrence(self) -> Recurrence | None:
         """What some blocks have in place of attention."""
+        if "steps_rank" in self:
+            rank, bias, normed = (self.pop(size, False) for size in ("steps_rank", "projection_bias", "state_normed"))
+            inner = self.pop("expand") * self["width"]
+            inner = self.pop("inner", None) or inner
+            sizes = {size: self.pop(size) for size in ("state", "kernel", "convolution_bias")}
+            rank = math.ceil(self["width"] / 16) if rank == "auto" else rank
+            return SelectiveScan(inner=inner, rank=rank, bias=bias, normed=normed, **sizes)
+        if "kernel" in self and "value_heads" not in self and "state" not in self:
+            return ShortConvolution(kernel=self.pop("kernel"))
         if "state" in self:
             self.require_divides("groups", "state_heads")
             sizes = {size: self.pop(size) for size in ("state", "groups", "kernel", "chunk", "convolution_bias")}
+            sizes["normed"] = self.pop("state_normed", True)
             return Mamba(heads=self.pop("state_heads"), head_width=self.pop("state_head_width"), **sizes)
         if "value_heads" in self:
             self.require_divides("key_heads", "value_heads")
@@ -213,11 +259,16 @@ class FamilySizes(dict[str, Any]):
         """The letter of what mixes the tokens of each block, or of its one sublayer."""
         path, layers = f"$.{self.key('pattern')}" if "pattern" in self.family.keys else "", self["layers"] or 0
         pattern, interval = self.pop("pattern", None), self.pop("interval", None)
+        offset, mixer, full_list = self.pop("interval_offset", -1), self.pop("mixer", None), self.pop("full_list", None)
         windows, has_windows = self._windows() if layers else [], "window" in self.family.keys
         if pattern is None:
             full = "s" if indexer else "*"
             if interval:
-                return tuple("M" if (i + 1) % interval else "*" for i in range(layers))
+                return tuple("M" if (i - offset) % interval else "*" for i in range(layers))
+            if full_list is not None:
+                return tuple("*" if i in full_list else "M" for i in range(layers))
+            if mixer:
+                return (mixer,) * layers
             return tuple("w" if window and has_window else full for has_window in windows)
         numbered = {0: "*", 1: "w" if window else "s"}
         letters = [(_LETTERS | numbered).get(word, word) for word in pattern]
@@ -235,9 +286,10 @@ class FamilySizes(dict[str, Any]):
         """Which blocks have a window where no list says it, by the rules of transformers' configurations."""
         layers, every = self["layers"], self.pop("full_interval", None)
         first, is_on = self.pop("window_from", 0) or 0, self.pop("window_on", True)
+        offset = self.pop("full_offset", 1)
         if isinstance(every, str):  # LLLG: windows are local
             return [every[i % len(every)] == "L" for i in range(layers)]
-        return [bool(is_on) and i >= first and not (every and (i + 1) % every == 0) for i in range(layers)]
+        return [bool(is_on) and i >= first and not (every and (i + offset) % every == 0) for i in range(layers)]
 
     def _window(self) -> Window | None:
         """The window of some blocks."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,41 +11,14 @@ from msgspec.structs import replace
 from automap_models.core.sublayer_sizes import Rotary
 from automap_models.errors import BadInput
 from automap_models.formats.schema import convert
-from automap_models.workloads.config_families import Family, read_families
-from automap_models.workloads.config_sizes import FamilySizes
-from automap_models.workloads.sizes import DecoderConfig, Step, Tower
+from automap_models.workloads.config_families import Family, families
+from automap_models.workloads.config_sizes import ConfiguredSizes, FamilySizes
+from automap_models.workloads.sizes import DecoderConfig, ImageConfig, Step, Tower
 
 USUAL_SIDE = 1008
 """Pixels of a side of an image where a tower takes any: about a million pixels, the most that ms-swift's examples of
 Qwen2.5-VL give one (MAX_PIXELS=1003520)."""
 _WORD = re.compile(r"(\w+?)(\+?)(?::(\w+))?")
-
-
-class TowerFamily(Family):
-    """A family of towers, of projectors, or of both, as towers.yaml describes it.
-
-    Attributes:
-        stem, ending, projector, further: words of steps.
-    """
-
-    stem: str = ""
-    ending: str = ""
-    projector: str = ""
-    further: str = ""
-
-    def after(self, base: TowerFamily) -> TowerFamily:
-        """See Family."""
-        words = {name: getattr(self, name) or getattr(base, name) for name in _SERIES}
-        return replace(super().after(base), **words)
-
-
-_SERIES = ("stem", "ending", "projector", "further")
-
-
-@cache
-def tower_families() -> dict[str, TowerFamily]:
-    """Value of model_type → the tower, or the projector."""
-    return read_families("towers.yaml", dict[str, TowerFamily])
 
 
 def read_tower(document: Mapping[str, Any], width: int, images: int, where: str) -> Tower | None:
@@ -62,7 +34,7 @@ def read_tower(document: Mapping[str, Any], width: int, images: int, where: str)
         BadInput: it lacks a size, or sizes do not fit each other.
     """
     vision: dict[str, Any] = document["vision_config"]
-    kind, described = str(document.get("model_type")), tower_families()
+    kind, described = str(document.get("model_type")), families("towers.yaml")
     named = re.sub("(_vision)?(_model)?$", "", str(vision.get("model_type")))
     encoder = next((described[key] for key in (named, kind) if key in described and described[key].stem), None)
     outer = described.get(kind)
@@ -74,7 +46,14 @@ def read_tower(document: Mapping[str, Any], width: int, images: int, where: str)
     return _tower(sizes, encoder, outer, width, images)
 
 
-def _tower(sizes: FamilySizes, encoder: TowerFamily, outer: TowerFamily, text: int, images: int) -> Tower:
+def read_image(encoder: Family, values: Mapping[str, Any], where: str) -> ConfiguredSizes:
+    """An encoder of images as a model of its own, which classifies; arguments and errors are those of `read_family`."""
+    sizes = FamilySizes(encoder, convert(values, encoder.schema(), where=where, do="check the file"), where)
+    model = ImageConfig(_tower(sizes, encoder, encoder, 0, 1), sizes.labels, sizes.get("read", 1))
+    return ConfiguredSizes(model, None, False, sizes.dtype)
+
+
+def _tower(sizes: FamilySizes, encoder: Family, outer: Family, text: int, images: int) -> Tower:
     """With these sizes."""
     patch, merge = _first(sizes["patch"]), _first(sizes.get("merge_side")) or 1
     side = _first(sizes.get("image") if "positions" not in sizes else None)
@@ -122,6 +101,7 @@ def _encoder(sizes: FamilySizes) -> DecoderConfig:
         activation=sizes.activation(),
         query_norm="heads" if sizes.get("normed_all") else None,
         rotary=Rotary(width // heads, 10000.0) if sizes.get("turned") else None,
+        causal=False,
         tied=False,
         **{name: sizes[name] for name in options if name in sizes},
     )

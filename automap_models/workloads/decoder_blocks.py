@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from automap_models.core.sublayer_sizes import GatedDelta, Mamba
+from automap_models.core.model_work import LayerWork
+from automap_models.core.sublayer_sizes import GatedDelta, Mamba, SelectiveScan, ShortConvolution
+from automap_models.core.tuning import ALL, LayerTraining
 from automap_models.workloads.gated_delta import gated_delta
-from automap_models.workloads.layer import Layer, Value
+from automap_models.workloads.layer import FORWARD, Layer, Value
 from automap_models.workloads.mamba import mamba
+from automap_models.workloads.selective_scan import selective_scan, short_convolution
 from automap_models.workloads.sizes import DecoderConfig
 from automap_models.workloads.sublayers import (
     attention,
@@ -17,12 +20,29 @@ from automap_models.workloads.sublayers import (
     windowed,
 )
 
+Places = list[LayerWork]
+Trainings = list[LayerTraining]
+"""What of each block is trained."""
 
-def block_of(layer: Layer, x: Value, c: DecoderConfig, sublayers: str) -> Value:
-    """What a block makes of x, with norms before its sublayers, after them, or both."""
+
+def decoder_block(
+    c: DecoderConfig, sublayers: str, sequence: int, dtype: str, training: LayerTraining = ALL, name: str = "block"
+) -> LayerWork:
+    """Its sublayers, see `DecoderConfig.blocks`."""
+    layer = Layer(sequence, dtype, training)
+    return layer.work(name, [block_of(layer, layer.value(c.width), c, sublayers)], causal=c.causal)
+
+
+def block_of(layer: Layer, x: Value, c: DecoderConfig, sublayers: str, memory: Value | None = None) -> Value:
+    """What a block makes of x, with norms before its sublayers, after them, both, or after sums.
+
+    Args:
+        memory: what an encoder makes.
+    """
+    places = ("before", "after") if c.norms == "around" else (c.norms,)
 
     def normed(x: Value, place: str) -> Value:
-        if c.norms not in (place, "around"):
+        if place not in places:
             return x
         return layer.norm(x, layer_norm=not c.root_mean_square, fused=place == "after")
 
@@ -30,18 +50,18 @@ def block_of(layer: Layer, x: Value, c: DecoderConfig, sublayers: str) -> Value:
     for number, sublayer in enumerate(sublayers, 1):
         if number == 1 or not c.shared_norm:
             read = normed(x, "before")
-        change = normed(_change(layer, read, c, sublayer), "after")
+        change = normed(_change(layer, read, c, sublayer, memory), "after")
         if c.scaled_changes:
             change = layer.scale(change)
         added += [change, *layer.dropout(change, c.residual_dropout)]
         if not c.parallel or number == len(sublayers):
-            x, added = layer.add(x, *added), []
+            x, added = normed(layer.add(x, *added), "sums"), []
         else:  # all are added at once, and summed among devices at once
             layer.sums_forward[:] = [value for value in layer.sums_forward if value is not change]
     return x
 
 
-def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str) -> Value:  # noqa: PLR0911
+def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str, memory: Value | None) -> Value:  # noqa: PLR0911
     """What a sublayer adds to the residual stream."""
     match sublayer, c.recurrence:
         case "*" | "s", _ if c.latent:
@@ -50,7 +70,9 @@ def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str) -> Value:  
             return attention(layer, x, c)
         case "w", _:
             assert c.window is not None
-            return attention(layer, x, windowed(c), keys_read(layer.tokens, c.window))
+            return attention(layer, x, windowed(c), keys_read(layer.tokens, c.window, c.causal))
+        case "x", _:
+            return attention(layer, x, c, source=memory)
         case "s", _:
             assert c.indexer is not None
             indexed(layer, x, c.indexer, x)
@@ -61,4 +83,12 @@ def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str) -> Value:  
             return mamba(layer, x, sizes)
         case "M", GatedDelta() as sizes:
             return gated_delta(layer, x, sizes)
+        case "M", SelectiveScan() as sizes:
+            return selective_scan(layer, x, sizes)
+        case "M", ShortConvolution() as sizes:
+            return short_convolution(layer, x, sizes)
+        case "H", _:
+            both = [_change(layer, x, c, part, memory) for part in "*M"]
+            layer.memory(FORWARD, *both, both[0])
+            return both[0]
     return feed_forward(layer, x, c.feed_forward or 4 * c.width, c.gated, c.activation, c.feed_forward_bias)

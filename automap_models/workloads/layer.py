@@ -140,9 +140,14 @@ class Layer:
         for value in values:
             self._saved[value] = self._saved.get(value, False) or for_weights
 
+    def make_again(self, *values: Value) -> None:
+        """Have values made in the backward pass in place of keeping them."""
+        for value in values:
+            self._saved.pop(value, None)
+
     def received(self, x: Value) -> None:
         """Note that an earlier layer saves x, and sums its gradients for all layers that read it."""
-        self._saved.pop(x, None)  # what only frozen matrices read is not saved
+        self.make_again(x)
         self.sums_backward.remove(x)
 
     # --- kernels

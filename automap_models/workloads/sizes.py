@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from automap_models.core.strategy import TransformerShape
 from automap_models.core.sublayer_sizes import Indexer, Latent, Mixture, Recurrence, Rotary, Window
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"]
 """Of feed-forward layers; relu2 is the square of ReLU (arXiv 2109.08668)."""
-Norms = Literal["before", "after", "around"]
+Norms = Literal["before", "after", "around", "sums"]
 QueryNorm = Literal["head", "heads"]
 """Root-mean-square norms of queries and keys: of each head's numbers, or of those of all heads together."""
 
@@ -59,18 +59,23 @@ class Dropouts:
 
 @dataclass(frozen=True)
 class DecoderConfig(Dropouts):
-    """Sizes and options of a decoder; the defaults are GPT-2's.
+    """Sizes and options of a decoder, or of an encoder where it is not causal; the defaults are GPT-2's.
 
     Attributes:
+        causal: whether a token reads those before it alone.
+        types: kinds of tokens, each with a row that is added to the embeddings (arXiv 1810.04805, section 3).
+        embedding_width: None: that of the hidden states; else products lead to these and back (arXiv 2003.10555).
         feed_forward: width of the feed-forward layers; None: four times as wide as the hidden states.
         positions: that the model has learned embeddings for; None: it has none.
         head_width: None: the heads together are as wide as the hidden states.
         kv_heads: heads of keys and values; None: as many as of queries.
         value_width: numbers of a head of values; None: as many as of queries and keys.
         attention_bias, output_bias: whether q, k and v, and o, have biases.
+        key_bias: whether k has one; None: as q and v.
         feed_forward_bias: whether the feed-forward layers have biases.
         gated: whether a third matrix gates the feed-forward layers.
-        norms: where a block's norms are: before attention and feed-forward layers, after them, or both.
+        norms: where a block's norms are: before attention and feed-forward layers, after them, both, or after the sums.
+        final_norm: whether a norm follows the last block.
         embedding_scale: what the embeddings are multiplied with.
         root_mean_square: whether norms leave out the mean and the bias.
         query_norm: how queries and keys are normed; None: not at all.
@@ -82,6 +87,7 @@ class DecoderConfig(Dropouts):
         parallel: whether attention and feed-forward read the same hidden states.
         shared_norm: whether they read them through one norm.
         tied: whether logits are taken with the word embedding.
+        predictor: a product, an activation and a norm before the output matrix (arXiv 1810.04805); None: none of them.
         head_bias: whether the output matrix has a bias.
         classes: columns of the output matrix of a model that classifies, which is not tied; None: the vocabulary's.
         gated_attention: whether a part of the queries' product gates what attention gives (arXiv 2505.06708).
@@ -92,9 +98,9 @@ class DecoderConfig(Dropouts):
         dense_layers: with a mixture, the number of blocks before those that have it.
         recurrence: what M stands for in `blocks`.
         blocks: the sublayers of each block, one behind the other, each with its norms and its residual sum:
-            * attention to all tokens, w within the window, s to those of the indexer, M the recurrence,
-            - the feed-forward layer, E the mixture; None: attention, and a mixture where a
-            block has one, else a feed-forward layer.
+            * attention to all tokens, w within the window, s to those of the indexer, x to what an encoder makes,
+            M the recurrence, H attention and it side by side, - the feed-forward layer, E the mixture; None:
+            attention, and a mixture where a block has one, else a feed-forward layer.
         window: what w stands for in `blocks`.
         indexer: what chooses tokens where `blocks` has s.
         scaled_changes: whether what sublayers add is multiplied with a learned vector (arXiv 2103.17239, equation 4).
@@ -113,6 +119,7 @@ class DecoderConfig(Dropouts):
     kv_heads: int | None = None
     value_width: int | None = None
     attention_bias: bool = True
+    key_bias: bool | None = None
     output_bias: bool = True
     feed_forward_bias: bool = True
     activation: Activation = "gelu_tanh"
@@ -124,6 +131,10 @@ class DecoderConfig(Dropouts):
     score_cap: float | None = None
     logit_cap: float | None = None
     norms: Norms = "before"
+    final_norm: bool = True
+    causal: bool = True
+    types: int = 0
+    embedding_width: int | None = None
     embedding_scale: float = 1.0
     rotary: Rotary | None = None
     linear_bias: bool = False
@@ -131,6 +142,7 @@ class DecoderConfig(Dropouts):
     parallel: bool = False
     shared_norm: bool = False
     tied: bool = True
+    predictor: Literal["plain", "biased"] | None = None
     head_bias: bool = False
     classes: int | None = None
     gated_attention: bool = False
@@ -172,6 +184,7 @@ class DecoderConfig(Dropouts):
         plain = tuple(s.replace("w", "*") for s in self.sublayers) == ("*-",) * dense + ("*E",) * (count - dense)
         mixture, window = self.mixture, self.window
         missing = {
+            "the attention to all tokens": not self.causal,
             "the layers": self.blocks is not None and not plain,
             "windows with heads or sinks of their own": window is not None
             and window != Window(tokens=window.tokens, chunked=window.chunked),
@@ -250,7 +263,9 @@ class BertConfig(Dropouts):
     """Sizes of a BERT.
 
     Attributes:
+        types: kinds of tokens; 0: nothing tells them.
         feed_forward: width of the feed-forward layers; None: four times as wide as the hidden states.
+        embedding_width: None: that of the hidden states.
     """
 
     width: int
@@ -262,11 +277,19 @@ class BertConfig(Dropouts):
     feed_forward: int | None = None
     activation: Activation = "gelu"
     epsilon: float = 1e-12
+    embedding_width: int | None = None
 
     @property
     def stacks(self) -> tuple[BlockStack, ...]:
         """Its repeated blocks, in the order in which the forward pass runs them."""
         return (BlockStack("block_", self.layers, causal=False),)
+
+    @property
+    def encoder(self) -> DecoderConfig:
+        """The same, as an encoder among other ones."""
+        sizes: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        post: dict[str, Any] = {"norms": "sums", "causal": False, "embedding_norm": True, "final_norm": False}
+        return DecoderConfig(**sizes, **post, predictor="biased", head_bias=True)
 
 
 BERT_48 = BertConfig(width=1024, heads=16, layers=48)
@@ -319,7 +342,103 @@ T5_11B = T5Config(width=1024, heads=128, head_width=128, feed_forward=65536, lay
 SWITCH_BASE_8 = T5Config(width=768, heads=12, head_width=64, feed_forward=3072, layers=12, experts=8)
 
 
-Transformer = DecoderConfig | BertConfig | T5Config
+@dataclass(frozen=True)
+class Seq2SeqConfig:
+    """Sizes of an encoder and of a decoder that attends to what it makes (arXiv 1706.03762), with one vocabulary.
+
+    Attributes:
+        encoder, decoder: of as wide hidden states; `positions`, `embedding_norm` and `final_norm` are of each.
+        frames: tokens of the encoder; None: as many as of the decoder.
+        mel: numbers of an instant of sound, of which two convolutions make each frame (arXiv 2212.04356, section 2.2);
+            0: the encoder reads tokens.
+    """
+
+    encoder: DecoderConfig
+    decoder: DecoderConfig
+    frames: int | None = None
+    mel: int = 0
+
+    drops: ClassVar[bool] = False
+    untraced: ClassVar[str] = "the encoder and decoder"
+
+    @property
+    def width(self) -> int:
+        """Of the hidden states."""
+        return self.decoder.width
+
+    @property
+    def vocabulary(self) -> int:
+        """Of the decoder."""
+        return self.decoder.vocabulary
+
+    @property
+    def feed_forward(self) -> int | None:
+        """Of the decoder."""
+        return self.decoder.feed_forward
+
+    @property
+    def heads(self) -> int:
+        """What divides the heads of both."""
+        return math.gcd(self.encoder.heads, self.decoder.heads)
+
+    @property
+    def stacks(self) -> tuple[BlockStack, ...]:
+        """Its repeated blocks, in the order in which the forward pass runs them."""
+        encoder = BlockStack("encoder/block_", self.encoder.layers, causal=False)
+        return encoder, BlockStack("decoder/block_", self.decoder.layers)
+
+
+@dataclass(frozen=True)
+class ImageConfig:
+    """An encoder of images as a model of its own, which classifies them (arXiv 2010.11929).
+
+    Attributes:
+        tower: of one image.
+        classes: it tells apart.
+        read: widths of what the output matrix reads of an image.
+    """
+
+    tower: Tower
+    classes: int
+    read: int = 1
+
+    drops: ClassVar[bool] = False
+    untraced: ClassVar[str] = "the encoder of images"
+
+    @property
+    def tokens(self) -> int:
+        """Of an image."""
+        return self.tower.patches + self.tower.extra
+
+    @property
+    def width(self) -> int:
+        """Of the hidden states."""
+        return self.tower.encoder.width
+
+    @property
+    def vocabulary(self) -> int:
+        """Its classes."""
+        return self.classes
+
+    @property
+    def feed_forward(self) -> int | None:
+        """Of the blocks."""
+        return self.tower.encoder.feed_forward
+
+    @property
+    def heads(self) -> int:
+        """Of the blocks."""
+        return self.tower.encoder.heads
+
+    @property
+    def stacks(self) -> tuple[BlockStack, ...]:
+        """Its repeated blocks."""
+        return (BlockStack("block_", self.tower.encoder.layers, causal=False),)
+
+
+Traced = DecoderConfig | BertConfig | T5Config
+"""What JAX has models of; the others have closed forms alone."""
+Transformer = Traced | Seq2SeqConfig | ImageConfig
 Architecture = Transformer | JaxArchitecture
 
 

@@ -22,21 +22,26 @@ def windowed(c: DecoderConfig) -> DecoderConfig:
     return replace(c, **changes, sinks=window.sinks, keys_as_values=window.keys_as_values)
 
 
-def attention(layer: Layer, x: Value, c: DecoderConfig, read: float | None = None) -> Value:
+def attention(
+    layer: Layer, x: Value, c: DecoderConfig, read: float | None = None, source: Value | None = None
+) -> Value:
     """Of a decoder, whose heads of keys and values several of queries may share.
 
     Args:
-        read: keys of a query, see `keys_read`; None: as many as tokens.
+        read: keys of a query, see `keys_read`; None: as many as rows of what keys are made of.
+        source: what keys and values are made of; None: x.
     """
+    source = source or x
     width = c.head_width or c.width // c.heads
     mark = FIXED if c.query_norm == "heads" else TENSOR  # a norm of all heads together has no share of them
     shared = c.kv_heads or c.heads
-    sizes = {"q": c.heads, "k": shared}
-    q, k = (layer.dense(x, n * width, mark, bias=c.attention_bias, name=name) for name, n in sizes.items())
+    key_bias = c.attention_bias if c.key_bias is None else c.key_bias
+    q = layer.dense(x, c.heads * width, mark, bias=c.attention_bias, name="q")
+    k = layer.dense(source, shared * width, mark, bias=key_bias, name="k")
     if c.keys_as_values:
         v = turned(layer, k)
     else:
-        v = layer.dense(x, shared * (c.value_width or width), mark, bias=c.attention_bias, name="v")
+        v = layer.dense(source, shared * (c.value_width or width), mark, bias=c.attention_bias, name="v")
     for _ in range(c.sinks):
         layer.hold(c.heads, TENSOR)
     turn = c.rotary is not None
@@ -47,6 +52,7 @@ def attention(layer: Layer, x: Value, c: DecoderConfig, read: float | None = Non
     gates = [c.heads * width] * c.gated_attention + [c.heads] * c.gated_heads
     gate = [layer.dense(x, n, mark, bias=c.attention_bias and c.gated_attention) for n in gates]
     capped = c.score_cap is not None
+    read = read or source.shape[1]
     mixed = core(layer, q, k, v, c.heads, shared, reach=read, capped=capped, dropout=c.attention_dropout)
     return layer.dense(layer.gated(gate[0], mixed) if gate else mixed, c.width, bias=c.output_bias, name="o")
 
@@ -62,13 +68,16 @@ def turned(layer: Layer, x: Value, changes: bool = True) -> Value:
     return x
 
 
-def keys_read(tokens: int, part: Window | Indexer) -> float:
+def keys_read(tokens: int, part: Window | Indexer, causal: bool = True) -> float:
     """Keys of a causal core such that half of them are what a query reads in the mean, as it is of all `tokens`.
 
     The first queries read 1, 2, … keys, and those after them all of the window, or as many as are chosen. Of chunks
-    every query reads those of its own before it.
+    every query reads those of its own before it. Of a core that is not causal, half of the window is on either side.
     """
     window = part.tokens
+    if not causal and isinstance(part, Window) and not part.chunked:
+        side = min(window // 2, tokens - 1)
+        return 2 * side + 1 - side * (side + 1) / tokens
     if window >= tokens or (isinstance(part, Window) and part.chunked):
         return float(min(tokens, window))
     return 2 * window - window**2 / tokens

@@ -19,9 +19,10 @@ from dataclasses import replace
 from automap_models.core.model_work import Mark, TowerLayers, undivided
 from automap_models.core.sublayer_sizes import Window
 from automap_models.core.tuning import LayerTraining
-from automap_models.workloads.decoder_blocks import block_of
+from automap_models.workloads.decoder_blocks import Places, Trainings, block_of, decoder_block
+from automap_models.workloads.ends import classified
 from automap_models.workloads.layer import FIXED, FORWARD, INPUT, WEIGHT, Layer, Value
-from automap_models.workloads.sizes import Step, Tower
+from automap_models.workloads.sizes import ImageConfig, Step, Tower
 
 STEPS = {
     "dense": "a product with a matrix",
@@ -62,6 +63,16 @@ def tower_layers(c: Tower, dtype: str, of_tower: LayerTraining, of_projector: La
     parts = [stepped(stem.value(c.patch_numbers, rows=rows), stem, c.stem), *map(block, Counter(c.reach))]
     parts += [stepped(ending.value(width), ending, c.ending)] * bool(c.ending)
     return (*parts, stepped(after.value(width, rows=rows), after, c.projector, *c.further))
+
+
+def image_encoder(c: ImageConfig, first: Layer, last: Layer, of_blocks: Trainings) -> tuple[Value, Places]:
+    """Of a tower as a model of its own what the first layer hands on, and the blocks; alike ones are one object."""
+    tower, encoder = c.tower, c.tower.encoder
+    x = _stepped(first, first.value(tower.patch_numbers, rows=tower.patches), tower.stem, 1, data=True)
+    _stepped(last, last.value(c.width), tower.ending, 1, data=False)
+    last.bias(classified(last, last.value(c.read * c.width, rows=1), c.classes, FIXED, tied=False))
+    blocks = {kind: decoder_block(encoder, "*-", c.tokens, first.dtype, kind) for kind in dict.fromkeys(of_blocks)}
+    return x, [blocks[kind] for kind in of_blocks]
 
 
 def _stepped(layer: Layer, x: Value, steps: Sequence[Step], images: int, data: bool) -> Value:

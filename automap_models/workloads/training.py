@@ -21,7 +21,15 @@ from automap_models.hlo.step import TrainingStep
 from automap_models.workloads.bert import Bert
 from automap_models.workloads.blocks import token_shapes
 from automap_models.workloads.decoder import Decoder
-from automap_models.workloads.sizes import Architecture, BertConfig, DecoderConfig, T5Config, Transformer
+from automap_models.workloads.sizes import (
+    Architecture,
+    BertConfig,
+    DecoderConfig,
+    ImageConfig,
+    Seq2SeqConfig,
+    T5Config,
+    Traced,
+)
 from automap_models.workloads.t5 import T5
 
 Tree = Any
@@ -50,7 +58,7 @@ def step_module(name: str, architecture: Architecture, labels: tuple[int, ...], 
     Raises:
         BadInput: XLA refuses the step.
     """
-    if isinstance(architecture, Transformer):
+    if isinstance(architecture, Traced):
         deep = [stack for stack in architecture.stacks if stack.traced < stack.layers]
         sizes: dict[str, Any] = {stack.size: stack.traced for stack in architecture.stacks}
         shallow = replace(architecture, **sizes)
@@ -81,18 +89,20 @@ def jax_model(architecture: Architecture, dtype: str) -> nn.Module:
     Raises:
         BadInput: only closed forms are known of some of its layers, see `DecoderConfig.untraced`.
     """
-    if isinstance(architecture, DecoderConfig) and (what := architecture.untraced):
+    if what := getattr(architecture, "untraced", None):
         do = "plan strategies, or give a factory of your own"
         raise BadInput(f"{what} of this model are priced by strategies, and not traced", do=do)
-    if isinstance(architecture, Transformer):
+    if isinstance(architecture, Traced):
         return _TRANSFORMERS[type(architecture)][0](architecture, jnp.dtype(dtype))
+    assert not isinstance(architecture, Seq2SeqConfig | ImageConfig)
     return architecture.module(jnp.dtype(dtype))
 
 
 def batch_shapes(architecture: Architecture, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
     """Name → shape of what a step reads, see JaxArchitecture.inputs; labels of decoders are the ids shifted left."""
-    if isinstance(architecture, Transformer):
+    if isinstance(architecture, Traced):
         return token_shapes(labels, *_TRANSFORMERS[type(architecture)][1], "labels", random=architecture.drops)
+    assert not isinstance(architecture, Seq2SeqConfig | ImageConfig)
     return architecture.inputs(labels)
 
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from automap_models.core.model_work import LayerWork, Mark, ModelWork, SharedWork
 from automap_models.core.tuning import ALL, FULL, LayerTraining, Training
-from automap_models.workloads.decoder_blocks import block_of
-from automap_models.workloads.layer import FIXED, FLOAT32, FORWARD, INPUT, WEIGHT, Layer, Value
+from automap_models.workloads.decoder_blocks import Places, Trainings, block_of, decoder_block
+from automap_models.workloads.encoder_decoder import encoder_decoder
+from automap_models.workloads.ends import class_logits, classified, embedded, hidden_states, predictions
+from automap_models.workloads.layer import FORWARD, WEIGHT, Layer, Value
 from automap_models.workloads.sizes import (
     Architecture,
     BertConfig,
     DecoderConfig,
+    ImageConfig,
+    Seq2SeqConfig,
     T5Config,
+    Transformer,
     required_transformer,
     transformer_shape,
 )
@@ -27,11 +32,7 @@ from automap_models.workloads.sublayers import (
     turned,
     windowed,
 )
-from automap_models.workloads.tower import tower_layers
-
-Places = list[LayerWork]
-Trainings = list[LayerTraining]
-"""What of each block is trained."""
+from automap_models.workloads.tower import image_encoder, tower_layers
 
 
 def model_work(config: Architecture, name: str, sequence: int, dtype: str, training: Training = FULL) -> ModelWork:
@@ -48,69 +49,67 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str, train
         BadInput: it is no transformer, or has not what is to be trained.
     """
     sizes = required_transformer(name, config)
+    if isinstance(sizes, BertConfig):
+        sizes = sizes.encoder
+    sequence = sizes.tokens if isinstance(sizes, ImageConfig) else sequence
     shape = transformer_shape(sizes, name, sequence)
-    tower, ties = (sizes.tower, sizes.ties) if isinstance(sizes, DecoderConfig) else (None, True)
-    *of_tower, of_first = (trained := training.layers(shape.layers, ties, tower is not None))[: -shape.layers - 1]
-    *of_blocks, of_last = trained[-shape.layers - 1 :]
+    tower = sizes.tower if isinstance(sizes, DecoderConfig) else None
+    table, holders = tied_table(sizes)
+    trained = training.layers(shape.layers, holders[:1] == (0,), tower is not None)
+    of_tower, of_places = trained[: -shape.layers - 2], trained[-shape.layers - 2 :]
+    of_first, *of_blocks, of_last = of_places
     first, last = Layer(sequence, dtype, of_first), Layer(sequence, dtype, of_last)
     match sizes:
         case DecoderConfig():
-            x, blocks, tied = _decoder(sizes, first, last, of_blocks)
-        case BertConfig():
-            x, blocks, tied = _bert(sizes, first, last, of_blocks)
+            x, blocks = _decoder(sizes, first, last, of_blocks)
         case T5Config():
-            x, blocks, tied = _t5(sizes, first, last, of_blocks)
+            x, blocks = _t5(sizes, first, last, of_blocks)
+        case Seq2SeqConfig():
+            x, blocks = encoder_decoder(sizes, first, last, of_blocks)
+        case ImageConfig():
+            x, blocks = image_encoder(sizes, first, last, of_blocks)
     places = (first.work("embedding", [x]), *blocks, last.work("head"))
     layers = list(dict.fromkeys(places))  # those that are one object are one of its layers
     order = tuple(layers.index(layer) for layer in places)
-    of_both_ends = float(shape.vocabulary * shape.hidden) if tied else 0.0
     shared: tuple[SharedWork, ...] = ()
-    if tied and not of_first.trains("embedding"):
-        shared = (SharedWork(0.0, of_both_ends * first.item_bytes, (0, len(order) - 1)),)
-        of_both_ends = 0.0
-    elif shape.mtp_layers and not tied:  # Megatron's last rank has a copy of the embedding, for further tokens
+    trains = of_places[holders[0] if holders else 0].trains("embedding")
+    of_both_ends = table if trains and holders == (0, -1) else 0.0
+    if holders and not of_both_ends:
+        sharing = tuple(place % len(order) for place in holders)
+        shared = (SharedWork(table * trains, table * first.item_bytes * (not trains), sharing),)
+    elif shape.mtp_layers and not holders:  # Megatron's last rank has a copy of the embedding, for further tokens
         table = float(shape.vocabulary * shape.hidden)
-        trains = of_first.trains("embedding")
         shared = (SharedWork(table * trains, table * first.item_bytes * (not trains), (0, len(order) - 1), False),)
     recurrent = isinstance(sizes, DecoderConfig) and sizes.recurrence is not None
     before = tower_layers(tower, dtype, *of_tower) if tower else ()
     return ModelWork(shape, tuple(layers), order, dtype, of_both_ends, shared, recurrent, training, before)
 
 
-def _decoder(config: DecoderConfig, first: Layer, last: Layer, of_blocks: Trainings) -> tuple[Value, Places, bool]:
-    """What the first layer hands on, the blocks, and whether logits are taken with the word embedding."""
-    x = embedded(first, config.vocabulary, config.width, positions=config.positions, tied=config.ties)
-    if config.embedding_norm:
-        x = first.norm(x, layer_norm=not config.root_mean_square)
-    first.dropout(x, config.embedding_dropout)
-    final = last.norm(last.value(config.width), layer_norm=not config.root_mean_square)
-    classes, mark = (config.vocabulary, TENSOR) if config.classes is None else (config.classes, FIXED)
-    capped = config.logit_cap is not None
-    logits = classified(last, final, classes, mark, tied=config.ties, capped=capped)
-    if config.head_bias and config.classes is None:
-        last.bias(logits)
+def tied_table(sizes: Transformer) -> tuple[float, tuple[int, ...]]:
+    """Parameters of the word embedding that is the output matrix, too, and the places that have it; none where not."""
+    if isinstance(sizes, Seq2SeqConfig):
+        count, (_, holders) = sizes.encoder.layers, tied_table(sizes.decoder)
+        tokens = () if sizes.mel else (0,)
+        return float(sizes.vocabulary * sizes.width), (*tokens, 1 + count, -1) if holders else ()
+    if isinstance(sizes, DecoderConfig) and sizes.ties:
+        return float(sizes.vocabulary * (sizes.embedding_width or sizes.width)), (0, -1)
+    is_t5 = isinstance(sizes, T5Config) and sizes.tied
+    return (float(sizes.vocabulary * sizes.width), (0, -1)) if is_t5 else (0.0, ())
+
+
+def _decoder(config: DecoderConfig, first: Layer, last: Layer, of_blocks: Trainings) -> tuple[Value, Places]:
+    """What the first layer hands on, and the blocks."""
+    x = hidden_states(first, config)
+    predictions(last, config)
     for _ in range(config.predicting_layers):
         states, embedding = (last.norm(last.value(config.width), layer_norm=False) for _ in range(2))
         x_next = last.dense(last.value(states.width + embedding.width), config.width)
         x_next = block_of(last, x_next, config, "*E" if config.mixture else "*-")
-        predicted = last.norm(x_next, layer_norm=not config.root_mean_square)
-        classified(last, predicted, classes, mark, tied=True, capped=capped)
-    return x, _decoder_blocks(config, first.tokens, first.dtype, of_blocks), config.ties
+        class_logits(last, last.norm(x_next, layer_norm=not config.root_mean_square), config, tied=True)
+    return x, _decoder_blocks(config, first.tokens, first.dtype, of_blocks)
 
 
-def _bert(config: BertConfig, first: Layer, last: Layer, of_blocks: Trainings) -> tuple[Value, Places, bool]:
-    """The same."""
-    x = embedded(first, config.vocabulary, config.width, positions=config.positions, types=config.types, tied=True)
-    x = first.norm(x, layer_norm=True)
-    first.dropout(x, config.embedding_dropout)
-    predicted = last.activation(last.dense(last.value(config.width), config.width, bias=True))
-    logits = classified(last, last.norm(predicted, layer_norm=True), config.vocabulary, tied=True)
-    last.bias(logits)
-    blocks = {kind: bert_block(config, first.tokens, first.dtype, kind) for kind in dict.fromkeys(of_blocks)}
-    return x, [blocks[kind] for kind in of_blocks], True
-
-
-def _t5(config: T5Config, first: Layer, last: Layer, of_blocks: Trainings) -> tuple[Value, Places, bool]:
+def _t5(config: T5Config, first: Layer, last: Layer, of_blocks: Trainings) -> tuple[Value, Places]:
     """The same."""
     x = embedded(first, config.vocabulary, config.width, tied=True)
     relative_bias(first, config)
@@ -118,7 +117,7 @@ def _t5(config: T5Config, first: Layer, last: Layer, of_blocks: Trainings) -> tu
     classified(last, final, config.vocabulary, tied=config.tied)
     encoder = config.stacks[0].layers
     blocks = _t5_blocks(config, first.tokens, first.dtype, of_blocks[:encoder], decoder=False)
-    return x, blocks + _t5_blocks(config, first.tokens, first.dtype, of_blocks[encoder:], decoder=True), config.tied
+    return x, blocks + _t5_blocks(config, first.tokens, first.dtype, of_blocks[encoder:], decoder=True)
 
 
 # --- blocks
@@ -131,27 +130,6 @@ def _decoder_blocks(c: DecoderConfig, sequence: int, dtype: str, of_blocks: Trai
     trained = list(zip(kinds, of_blocks, strict=True))
     blocks = {kind: decoder_block(c, kind[0], sequence, dtype, kind[1]) for kind in dict.fromkeys(trained)}
     return [blocks[kind] for kind in trained]
-
-
-def decoder_block(
-    c: DecoderConfig, sublayers: str, sequence: int, dtype: str, training: LayerTraining = ALL
-) -> LayerWork:
-    """Its sublayers, see `DecoderConfig.blocks`."""
-    layer = Layer(sequence, dtype, training)
-    return layer.work("block", [block_of(layer, layer.value(c.width), c, sublayers)])
-
-
-def bert_block(c: BertConfig, sequence: int, dtype: str, training: LayerTraining = ALL) -> LayerWork:
-    """Attention and feed-forward layers, a layer norm after each residual sum."""
-    layer = Layer(sequence, dtype, training)
-    x = layer.value(c.width)
-    q, k, v = (layer.dense(x, c.width, TENSOR, bias=True, name=name) for name in "qkv")
-    change = core(layer, turned(layer, q), turned(layer, k, False), v, c.heads, dropout=c.attention_dropout)
-    change = layer.dense(change, c.width, bias=True, name="o")
-    x = layer.norm(layer.add(x, change, *layer.dropout(change, c.residual_dropout)), layer_norm=True)
-    change = feed_forward(layer, x, c.feed_forward or 4 * c.width, False, c.activation, True)
-    x = layer.norm(layer.add(x, change, *layer.dropout(change, c.residual_dropout)), layer_norm=True)
-    return layer.work("block", [x], causal=False)
 
 
 def _t5_blocks(c: T5Config, sequence: int, dtype: str, of_blocks: Trainings, *, decoder: bool) -> Places:
@@ -211,46 +189,6 @@ def t5_block(
     return layer.work(name, [x, memory] if hands_on else [x], causal=decoder)
 
 
-# --- what comes before and after the blocks
-
-
-def embedded(
-    layer: Layer,
-    vocabulary: int,
-    width: int,
-    *,
-    positions: int | None = None,
-    types: int = 0,
-    tied: bool = False,
-    again: bool = False,
-) -> Value:
-    """The rows of tokens, added to those of their positions and types.
-
-    Args:
-        positions, types: that have rows of their own.
-        tied: whether another layer adds to the gradients of the table.
-        again: whether another layer has it among its parameters.
-    """
-    x, row = layer.value(width), layer.value(width, Mark.TOKENS)
-    tables = [(vocabulary, x, TENSOR, tied)] + [(types, x, FIXED, False)] * bool(types)
-    tables += [(positions or 0, row, FIXED, False)] * (positions is not None)
-    for rows, read, mark, more in tables:
-        table = layer.weights(rows * width, mark)
-        layer.memory(FORWARD, read, read)
-        layer.memory(WEIGHT, table, name="embedding")
-        layer.memory(WEIGHT, read, read, read, name="embedding")
-        if more or layer.item_bytes < FLOAT32:
-            of_parameters = layer.weights(rows * width, mark, FLOAT32)
-            layer.memory(WEIGHT, of_parameters, table, *[of_parameters] * more, name="embedding")
-        if not again:
-            layer.hold(rows * width, mark, "embedding")
-    layer.memory(FORWARD, x, *(read for _, read, *_ in tables))
-    if positions is not None:
-        layer.memory(WEIGHT, row, x, name="embedding")
-    layer.sums_forward.append(x)
-    return x
-
-
 def relative_bias(layer: Layer, c: T5Config) -> None:
     """A number for each head and distance (arXiv 1910.10683, section 2.1), as a table with queries and keys."""
     tokens, mark = layer.tokens, Mark.TOKENS | TENSOR
@@ -260,24 +198,3 @@ def relative_bias(layer: Layer, c: T5Config) -> None:
     layer.memory(WEIGHT, bias, bias)
     layer.memory(WEIGHT, bias, bias, bias)
     layer.hold(c.buckets * c.heads, TENSOR)
-
-
-def classified(layer: Layer, x: Value, classes: int, mark: Mark = TENSOR, *, tied: bool, capped: bool = False) -> Value:
-    """Logits, and the cross-entropy of them in float32, as JAX has it: a share of their gradients is of that type.
-
-    Args:
-        mark: TENSOR where devices share the classes.
-        tied: whether the matrix is that of the embedding, which has the parameters.
-        capped: whether logits have a limit.
-    """
-    logits = layer.dense(x, classes, mark, owned=not tied, name="logits")
-    numbers = layer.value(1, item_bytes=FLOAT32)
-    layer.memory(FORWARD, logits, numbers, *[logits] * (layer.item_bytes == FLOAT32))
-    if capped:
-        layer.memory(FORWARD, logits, logits)
-    wide = layer.like(logits, FLOAT32)
-    layer.memory(INPUT, wide)
-    layer.memory(INPUT, logits, logits, wide, *[numbers] * 2)
-    layer.save(logits)
-    layer.sums_forward.extend([numbers] * 3)
-    return logits

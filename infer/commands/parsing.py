@@ -287,7 +287,7 @@ STEP = """
     --batch N            samples in a micro-batch
     --sequence N         tokens in a sample
     --dtype NAME         type that the layers compute in: float32, bfloat16, float16
-    --dropout            for models of bert and gpt2: with the dropout that the config.json says
+    --dropout            for bert and its relatives, bloom and gpt2: with the dropout that the config.json says
     --images N           for a config.json with a tower of images: images of a sample (default 1; 0: text alone)
     --mtp N              for a config.json: layers that predict further tokens (default: as many as it says)
     --trainable PATTERN  for HLO files: names of the trainable parameters, such as 'params/*'; may be repeated

@@ -198,6 +198,15 @@ def test_recurrent_layers_are_not_written_as_attention(tmp_path: Path) -> None:
     assert "does not build recurrent layers" in written.notes[0]
 
 
+def test_encoders_are_not_written_as_decoders(tmp_path: Path) -> None:
+    """A vision transformer was written for pretrain_gpt.py without a word."""
+    source = strategy_source(PLAIN, ModelFacts(encodes=True))
+    with pytest.raises(Inexpressible, match=r"torchtitan has no encoders.*megatron or deepspeed"):
+        export_plan(source, target_by_name("torchtitan"), tmp_path / "out")
+    written = export_plan(source, target_by_name("megatron"), tmp_path / "out").written
+    assert "pretrain_gpt.py builds no encoders" in written.notes[0]
+
+
 def test_towers_of_images_and_further_tokens_are_refused_or_said(tmp_path: Path) -> None:
     """torchtitan's models of images have no tensor parallelism; Megatron's layout has m for a further token."""
     shape = TransformerShape(

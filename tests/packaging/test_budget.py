@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (975, 8),
-    "core": (7_953, 37),
+    "core": (7_990, 37),
     "cost": (3_807, 19),
     "envs": (1_600, 12),
-    "export": (2_057, 14),
-    "formats": (5_303, 21),
+    "export": (2_063, 14),
+    "formats": (5_305, 21),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
@@ -43,7 +43,7 @@ BUDGET = {
     "run": (4_716, 24),
     "simulate": (1_736, 10),
     "torch_export": (3_110, 14),
-    "workloads": (5_332, 31),
+    "workloads": (5_742, 34),
     "zoo": (1, 1),
     "infer": (5_334, 32),
     "train": (1_807, 11),
@@ -51,7 +51,7 @@ BUDGET = {
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 72_113, "files": 396, "compiled": 80, "numbers": 244}
+TOTALS = {"lines": 72_568, "files": 399, "compiled": 80, "numbers": 245}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -42,9 +42,49 @@ _DELTA = {
 _GATED_EXPERTS = {
     **{"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 20},
 }
+_SEQ2SEQ = {
+    **{"vocab_size": 40, "d_model": 16, "encoder_layers": 3, "decoder_layers": 2, "max_position_embeddings": 32},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20},
+}
+_IMAGES = {
+    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24},
+    **{"image_size": 12, "patch_size": 4, "num_labels": 5},
+}
+_NO_TOKENS = dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "cls_token_id", "sep_token_id"), 0)
+_SCAN = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 6, "time_step_rank": 3}
+_STATES = {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 6, "mamba_n_groups": 1, "mamba_expand": 2}
 _INDEXER = {"index_n_heads": 2, "index_head_dim": 6, "index_topk": 4}
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert": ("BertConfig", "BertForMaskedLM", _PLAIN),
+    "roberta": ("RobertaConfig", "RobertaForMaskedLM", {**_PLAIN, "type_vocab_size": 1}),
+    "xlm-roberta": ("XLMRobertaConfig", "XLMRobertaForMaskedLM", {**_PLAIN, "type_vocab_size": 1}),
+    "camembert": ("CamembertConfig", "CamembertForMaskedLM", _PLAIN),
+    "distilbert": (
+        "DistilBertConfig",
+        "DistilBertForMaskedLM",
+        {"vocab_size": 40, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "max_position_embeddings": 32},
+    ),
+    "electra": ("ElectraConfig", "ElectraForMaskedLM", {**_PLAIN, "embedding_size": 12}),
+    "modernbert": ("ModernBertConfig", "ModernBertForMaskedLM", {**_PLAIN, **_NO_TOKENS}),
+    "nomic_bert": ("NomicBertConfig", "NomicBertForMaskedLM", _PLAIN),
+    "bart": ("BartConfig", "BartForConditionalGeneration", _SEQ2SEQ),
+    "mbart": ("MBartConfig", "MBartForConditionalGeneration", _SEQ2SEQ),
+    "pegasus": ("PegasusConfig", "PegasusForConditionalGeneration", _SEQ2SEQ),
+    "blenderbot": ("BlenderbotConfig", "BlenderbotForConditionalGeneration", _SEQ2SEQ),
+    "m2m_100": ("M2M100Config", "M2M100ForConditionalGeneration", _SEQ2SEQ),
+    "marian": ("MarianConfig", "MarianMTModel", {**_SEQ2SEQ, "pad_token_id": 0}),
+    "whisper": (
+        "WhisperConfig",
+        "WhisperForConditionalGeneration",
+        {**_SEQ2SEQ, "num_mel_bins": 5, "max_source_positions": 12, "max_target_positions": 32, "pad_token_id": 0},
+    ),
+    "vit": ("ViTConfig", "ViTForImageClassification", _IMAGES),
+    "deit": ("DeiTConfig", "DeiTForImageClassification", _IMAGES),
+    "dinov2": (
+        "Dinov2Config",
+        "Dinov2ForImageClassification",
+        {**{key: size for key, size in _IMAGES.items() if key != "intermediate_size"}, "mlp_ratio": 3},
+    ),
     "bloom": (
         "BloomConfig",
         "BloomForCausalLM",
@@ -270,6 +310,35 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "cohere": ("CohereConfig", "CohereForCausalLM", {**_SHARED, "pad_token_id": 0}),
     "cohere2": ("Cohere2Config", "Cohere2ForCausalLM", {**_SHARED, "head_dim": 4, "pad_token_id": 0}),
     "nemotron": ("NemotronConfig", "NemotronForCausalLM", {**_SHARED, "head_dim": 4, "partial_rotary_factor": 0.5}),
+    "mamba": ("MambaConfig", "MambaForCausalLM", _SCAN),
+    "falcon_mamba": ("FalconMambaConfig", "FalconMambaForCausalLM", _SCAN),
+    "jamba": (
+        "JambaConfig",
+        "JambaForCausalLM",
+        {**_SHARED, "num_experts": 4, "num_experts_per_tok": 2, "attn_layer_period": 3, "attn_layer_offset": 1}
+        | {"num_hidden_layers": 4, "mamba_d_state": 6, "mamba_dt_rank": 3, "pad_token_id": 0},
+    ),
+    "bamba": ("BambaConfig", "BambaForCausalLM", {**_SHARED, **_STATES, "attn_layer_indices": [1]}),
+    "falcon_h1": ("FalconH1Config", "FalconH1ForCausalLM", {**_SHARED, **_STATES, "mamba_d_ssm": 32}),
+    "lfm2": ("Lfm2Config", "Lfm2ForCausalLM", {**_SHARED, "block_multiple_of": 10, "full_attn_idxs": [1]}),
+    "lfm2_moe": (
+        "Lfm2MoeConfig",
+        "Lfm2MoeForCausalLM",
+        {**_SHARED, "num_experts": 4, "moe_intermediate_size": 12, "num_dense_layers": 1, "num_experts_per_tok": 2}
+        | {"layer_types": ["conv", "full_attention"]},
+    ),
+    "dbrx": (
+        "DbrxConfig",
+        "DbrxForCausalLM",
+        {"d_model": 16, "n_heads": 4, "n_layers": 2, "max_seq_len": 32, "vocab_size": 40}
+        | {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}}
+        | {"ffn_config": {"hidden_size": 16, "ffn_hidden_size": 12, "moe_num_experts": 4, "moe_top_k": 4}},
+    ),
+    "mpt": (
+        "MptConfig",
+        "MptForCausalLM",
+        {"d_model": 16, "n_heads": 4, "n_layers": 2, "max_seq_len": 32, "vocab_size": 40},
+    ),
     "ministral3": ("Ministral3Config", "Ministral3ForCausalLM", {**_SHARED, "head_dim": 8}),
     "mamba2": (
         "Mamba2Config",

@@ -27,6 +27,7 @@ COUNTED = {
     "glm-4.5": GLM_FURTHER - GLM_TABLES * 5120,
     "glm-4.6": GLM_FURTHER - GLM_TABLES * 5120,
     "llama4-scout": SCOUT_IMAGES,
+    "whisper-large-v3": 1500 * 1280,  # sines for positions of sound, which are not trained
 }
 """Name → parameters that the source counts and the model here has not, less those that it leaves out."""
 UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}

@@ -13,7 +13,7 @@ import pytest
 from automap_models.core.cluster import Cluster
 from automap_models.core.model_work import LayerWork, Mark, ModelWork, WorkKind, WorkPass
 from automap_models.core.strategy import RECOMPUTE, Strategy
-from automap_models.core.sublayer_sizes import GatedDelta, Mamba, Mixture, Recurrence
+from automap_models.core.sublayer_sizes import GatedDelta, Mamba, Mixture, Recurrence, SelectiveScan, ShortConvolution
 from automap_models.cost.layer_costs import LayerCosting, LayerCosts
 from automap_models.cost.runtime import Runtime
 from automap_models.errors import BadInput
@@ -80,6 +80,56 @@ def test_the_products_of_a_gated_delta_network_are_those_that_torch_counts() -> 
     counted = _counted(lambda: rule(q, q, v, -decays, decays, chunk_size=c.chunk))
     solved = 2 * TOKENS * c.heads * c.chunk * (c.key_width + c.value_width)
     assert flop(block(c), WorkPass.FORWARD, dense=False) == pytest.approx(counted + solved, rel=0.02)
+
+
+SCAN = SelectiveScan(inner=128, state=10, rank=6, bias=True)
+NARROW = 6 + 2 * 10
+
+
+def _mixer(**changes: Any) -> Any:
+    """Transformers' layer of the same sizes as SCAN."""
+    hf = pytest.importorskip("transformers")
+    sizes = {"hidden_size": WIDTH, "expand": 2, "state_size": 10, "time_step_rank": 6, "use_bias": True, **changes}
+    return hf.models.mamba.modeling_mamba.MambaMixer(hf.MambaConfig(**sizes), layer_idx=0)
+
+
+def test_the_products_of_the_first_mamba_are_those_that_torch_counts() -> None:
+    """Transformers reads states by a product, 2·N for each column, which the scan's kernel does without one."""
+    torch = pytest.importorskip("torch")
+    mixer = _mixer()
+    counted = _counted(lambda: mixer(torch.ones(1, TOKENS, WIDTH)))
+    read, convolved = 2 * TOKENS * SCAN.inner * SCAN.state, 2 * (TOKENS + SCAN.kernel - 1) * SCAN.inner * SCAN.kernel
+    products = flop(block(SCAN), WorkPass.FORWARD, dense=True)
+    assert products == pytest.approx(counted - read - convolved, rel=0.02)
+
+
+def test_the_first_mamba_keeps_what_its_kernel_saves() -> None:
+    """mamba_inner_fn in 2 bytes: the norm's input and result, the first product's, what makes steps, B and C, these
+    two again, outputs, and a state in float32 with what it is multiplied by.
+    """
+    saved = block(SCAN).saved
+    of_tensor = (saved.marks & Mark.TENSOR) > 0
+    assert saved.values[~of_tensor].sum() == 2 * TOKENS * (2 * WIDTH + NARROW + 2 * SCAN.state)
+    assert saved.values[of_tensor].sum() == 2 * TOKENS * 3 * SCAN.inner + 4 * SCAN.inner * 2 * SCAN.state
+
+
+def test_the_first_mamba_sums_what_makes_steps_between_devices() -> None:
+    """Waleffe et al. (arXiv 2406.07887, section 3.3): two all-reduces a layer and pass where Mamba-2 has one."""
+    layer = block(SCAN)
+    assert layer.sums_forward.values.tolist() == [2 * TOKENS * NARROW, 2 * TOKENS * WIDTH]
+    assert layer.sums_backward.values.sum() == 2 * TOKENS * (NARROW + WIDTH)
+
+
+def test_a_short_convolution_has_the_products_that_torch_counts_and_keeps_what_they_read() -> None:
+    """LFM2's: three times the width in front of the gates, the width behind them."""
+    torch, hf = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    sizes = hf.Lfm2Config(hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=4, conv_L_cache=3)
+    mixer = hf.models.lfm2.modeling_lfm2.Lfm2ShortConv(sizes, 0)
+    layer = block(ShortConvolution(kernel=3))
+    counted = _counted(lambda: mixer(torch.ones(1, TOKENS, WIDTH)))
+    convolved = 2 * (TOKENS + 2) * WIDTH * 3
+    assert flop(layer, WorkPass.FORWARD, dense=True) == pytest.approx(counted - convolved, rel=0.02)
+    assert layer.saved.values.sum() == 2 * TOKENS * WIDTH * (2 + 3 + 1 + 1 + 1)
 
 
 @pytest.mark.parametrize("recurrence", [MAMBA, DELTA])

@@ -173,9 +173,9 @@ def test_a_config_json_takes_the_options_of_a_model(tmp_path: Path, capsys: pyte
     ("changes", "arguments", "message"),
     [
         (
-            {"model_type": "mamba", "state_size": 16},
+            {"model_type": "mamba9", "state_size": 16},
             [],
-            "$.model_type is 'mamba', not one of arcee, bert, bloom, codegen, cohere",
+            "$.model_type is 'mamba9', not one of arcee, bamba, bart, bert, blenderbot, bloom",
         ),
         ({"n_layer": None}, [], "$.n_layer is None, not a whole number"),
         ({"n_head": 3}, [], "$.n_head is 3, which does not divide $.n_embd, 8; check both numbers"),
