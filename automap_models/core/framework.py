@@ -328,8 +328,8 @@ class Limits:
         empty = layers.index(0)
         return Objection(f"{self.name} gives every stage a block, and stage {empty} has none", "move a block to it")
 
-    def objection(self, strategy: Strategy, facts: ModelFacts = UNKNOWN) -> Objection | None:
-        """To a strategy, but for whether its blocks are of one series; None where the framework trains it."""
+    def objections(self, strategy: Strategy, facts: ModelFacts = UNKNOWN) -> list[Objection]:
+        """To a strategy, but for whether its blocks are of one series; the first of each kind."""
         s = strategy
         blocks = s.recompute_blocks or s.layers or (1,) * s.stages
         used = {kind for kind, count in zip(s.recompute_kinds, blocks, strict=True) if count}
@@ -342,7 +342,11 @@ class Limits:
             *(self.recompute_objection(kind) for kind in sorted(used)),
             self.layers_objection(s.layers) if s.layers is not None else None,
         ]
-        return next((objection for objection in objections if objection is not None), None)
+        return [objection for objection in objections if objection is not None]
+
+    def objection(self, strategy: Strategy, facts: ModelFacts = UNKNOWN) -> Objection | None:
+        """The first of `objections`; None where the framework trains the strategy."""
+        return next(iter(self.objections(strategy, facts)), None)
 
     def field_objection(self, name: str, value: Any, facts: ModelFacts = UNKNOWN) -> Objection | None:
         """To one field of a strategy, whatever the others are."""
