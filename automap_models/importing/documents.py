@@ -19,6 +19,7 @@ from automap_models.formats.schema import decode_json, parse_yaml
 
 Values = dict[str, Any]
 Path = tuple[str, ...]
+ADAM = ("adam", "adamw", "fusedadam")
 ABSENT = (None, "auto")
 """What counts as not said."""
 
@@ -145,4 +146,6 @@ def unread(values: Values, target: str, read: Callable[[Path], bool], text: str)
         elif not any(fnmatchcase(name, pattern) for pattern in lists["cannot matter"]):
             line = next((i for i, line in enumerate(text.splitlines(), 1) if path[-1] in line), 1)
             left_out[name] = f"line {line}"
+    if str(optimizer := value_at(values, "optimizer", lists["optimizer"]) or "AdamW").lower() not in ADAM:
+        left_out[f"optimizer.{lists['optimizer']}"] = f"is {optimizer}"
     return left_out, notes

@@ -52,7 +52,7 @@ MODEL = (
     *("--moe-ffn-hidden-size", "--moe-router-topk", "--moe-shared-expert-intermediate-size", "--moe-layer-freq"),
     *(argument for argument, _ in LATENT.values()),
 )
-NODES, DEVICES = ("--nnodes", "--nodes"), ("--nproc-per-node", "--gpus-per-node", "--ntasks-per-node")
+NODES, DEVICES = ("--nnodes", "--nodes", "--num-nodes"), ("--nproc-per-node", "--gpus-per-node", "--num-gpus")
 CHANGED: Mapping[str, tuple[str, ...]] = {
     **{argument: (name,) for name, argument in COUNTS.items()},
     **dict.fromkeys(STAGES, ("pp", "vp", "layers")),
@@ -64,7 +64,11 @@ CHANGED: Mapping[str, tuple[str, ...]] = {
 SEARCHED = frozenset(name for names in CHANGED.values() for name in names) | {"dp", "schedule"} - {"global_batch"}
 READ = (LAYERS, *SIZES.values(), *MODEL, *NODES, *DEVICES, *DISPATCHER, *CHANGED, "--optimizer")
 READ += tuple(word for words in PRECISIONS.values() for word in words if word.startswith("--"))
-VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
+VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPieceLowerCase": 30522}
+FAMILIES = {"pretrain_gpt": "GPT2BPETokenizer", "--": "GPT2BPETokenizer", "pretrain_bert": "BertWordPieceLowerCase"}
+"""Beginning of a program's name → the tokenizer that a vocabulary's file is of."""
+OTHERS = ("t5", "retro", "mamba", "hybrid", "vlm", "vision", "ict", "bridge")
+"""In names of programs whose models other arguments describe."""
 LARGEST_LAYOUT = 10_000
 _REPEATED = re.compile(r"\(([^()*]*)\)\*(\d{1,4})|([EtmL])\*(\d{1,4})")
 
@@ -130,9 +134,12 @@ def parsed(text: str, variables: Mapping[str, str]) -> tuple[Arguments, Script]:
     """
     script = Script(text, variables)
     slurm = [Script(line[1], {}).statements for line in re.finditer(r"(?m)^#SBATCH +(--.*)$", text)]
-    words = {name: entry for statements in slurm for name, entry in _arguments([w for s in statements for w in s])}
+    launching = [word for statements in slurm for words in statements for word in words]
+    begin = next((i for i, word in enumerate(script.command) if word.text.endswith(".py")), 0)
+    launching += script.command[:begin]
+    words = {name: entry for name, entry in _arguments(launching) if name in (*NODES, *DEVICES)}
     read = Arguments(text, words)
-    for name, entry in _arguments(script.command):
+    for name, entry in _arguments(script.command[begin:]):
         before = words.get(name)
         if before is not None and before[0].site != entry[0].site and _texts(before) != _texts(entry):
             first = read.line(name)
@@ -150,7 +157,7 @@ def _arguments(words: Sequence[Word]) -> Iterator[tuple[str, list[Word]]]:
     """Each argument with its words; `--name=value` as two of one site."""
     entry: list[Word] = []
     for word in words:
-        if not word.text.startswith("--"):
+        if not word.text.startswith("--") or word.text == "--":
             entry += [word] if entry else []
             continue
         if entry:
@@ -186,8 +193,15 @@ def read(text: str, variables: Mapping[str, str], vocabulary: int | None) -> Set
     if fields.get("ep", 1) * fields.get("etp", 1) > 1 and fields.get("ep", 1) > 1:
         fields["dispatcher"] = _dispatcher(given)
     lists = listed()
-    unread = [n for n in given.words if n not in READ and n not in lists["noted"] and not _cannot_matter(n)]
-    model, lacking = _model(given, layers, vocabulary)
+    known = (*READ, *lists["noted"], *lists["gone"])
+    unread = {name: given.line(name) for name in given.words if name not in known and not _cannot_matter(name)}
+    if (given.value("--optimizer") or "adam") != "adam":
+        unread["--optimizer"] = given.line("--optimizer")
+    command = [word.text for word in script.command] or [""]
+    program = next((File(word).name for word in command if word.endswith(".py")), command[0])
+    if not (is_megatron := program.startswith(("pretrain", "--"))):
+        unread[program] = "a program with defaults of its own"
+    model, lacking = _model(given, layers, vocabulary, program)
     notes = [f"`{name}`: {note}" for name, note in lists["noted"].items() if name in given]
     notes += [
         f"line {text.count(chr(10), 0, place) + 1} is left out: only running decides whether it counts"
@@ -205,8 +219,8 @@ def read(text: str, variables: Mapping[str, str], vocabulary: int | None) -> Set
         sequence=given.count(SIZES["sequence"]),
         nodes=next((given.count(name) for name in NODES if name in given), None),
         per_node=next((given.count(name) for name in DEVICES if name in given), None),
-        refusals=tuple(_refusals(given)),
-        unread={name: given.line(name) for name in unread},
+        refusals=tuple(_refusals(given)) if is_megatron else (),
+        unread=unread,
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -321,7 +335,7 @@ def _refusals(given: Arguments) -> Iterator[str]:
 
 
 def _model(
-    given: Arguments, layers: int | None, vocabulary: int | None
+    given: Arguments, layers: int | None, vocabulary: int | None, program: str
 ) -> tuple[MeasuredModel | None, tuple[str, ...]]:
     """The model that the sizes make, or what is not said of it."""
     hidden, heads, tokens = (given.count(SIZES[name]) for name in ("hidden", "heads", "sequence"))
@@ -332,9 +346,11 @@ def _model(
     if vocabulary is None and "--tokenizer-type" in given:
         vocabulary = VOCABULARIES.get(given.value("--tokenizer-type") or "")
     elif vocabulary is None and "--vocab-file" in given:
-        vocabulary = VOCABULARIES["GPT2BPETokenizer"]
+        vocabulary = VOCABULARIES.get(next((kind for name, kind in FAMILIES.items() if program.startswith(name)), ""))
     sizes = {LAYERS: layers, SIZES["hidden"]: hidden, SIZES["heads"]: heads, SIZES["sequence"]: tokens}
     lacking = tuple(name for name, size in {**sizes, "--vocab-size": vocabulary}.items() if not size)
+    if any(other in program for other in OTHERS):
+        return None, (f"what {program} trains",)
     if not (layers and hidden and heads and tokens and vocabulary):
         return None, lacking
     usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
@@ -358,7 +374,7 @@ def _model(
     )
     return (
         MeasuredModel(
-            family="llama" if is_llama else "gpt",
+            family="bert" if "bert" in program else "llama" if is_llama else "gpt",
             shape=shape,
             tied="--untie-embeddings-and-output-weights" not in given,
             dropout=not is_llama and given.value("--hidden-dropout") not in ("0", "0.0"),

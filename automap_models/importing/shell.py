@@ -34,6 +34,7 @@ _PIECE = re.compile(
     | (?P<plain>\\.|[^\s'"`$\\;&|()]+|.)""",
     re.VERBOSE | re.DOTALL,
 )
+_HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1[^\n]*\n.*?\n[ \t]*\2(?=\n|$)", re.DOTALL)
 _INNER = re.compile(rf"(?P<space>(?:\s|\\\r?\n)+) | {_VARIABLE} | (?P<plain>\\.|[^\s$\\]+|.)", re.VERBOSE | re.DOTALL)
 _NAME = re.compile(r"\$\{?(\w+|[@*])(?:\[[@*]\])?(?::?[-=](.*))?\}?", re.DOTALL)
 _SUMS: Mapping[type, Callable[[int, int], int]] = {
@@ -88,7 +89,7 @@ class Script:
         self._given = frozenset(variables)
         self._branches: list[tuple[bool | None, bool | None]] = []  # of each `if`: whether this runs, or one before it
         self._truth: bool | None = True  # of the last test
-        for separator, lexemes in _statements(text):
+        for separator, lexemes in _statements(_HEREDOC.sub(lambda match: " " * len(match[0]), text)):
             self._read(separator, lexemes)
 
     @property
@@ -214,7 +215,7 @@ class Script:
             return int(ast.literal_eval(node))
 
         try:
-            return str(value(ast.parse(text[3:-2].replace("$", "").strip(" {}"), mode="eval").body))
+            return str(value(ast.parse(re.sub(r"[${}]", "", text[3:-2]).strip(), mode="eval").body))
         except (SyntaxError, ValueError, KeyError, IndexError, TypeError, ArithmeticError, RecursionError, MemoryError):
             return text
 

@@ -6,6 +6,7 @@ Keys of older files stand in other sections; what a file does not say is as in t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path as File
 from typing import Any
@@ -157,10 +158,17 @@ def _stages(values: Values, pp: int, fields: Mapping[str, Any], file: File | Non
     if word == BY_ROWS and file is not None:
         rows, count = file.with_suffix(ROWS_ENDING), fields.get("micro_batches", 1)
         written = rows.read_text("utf-8") if rows.is_file() else ""
-        named = [name for name in named if str(build_schedule(name, pp, count, vp)) == written]
+        named = [name for name in named if _rows(name, pp, count, vp) == written]
     if not named:
         raise BadInput(f"{word} is not known", where=SCHEDULE, do=f"take one of {', '.join(LIMITS.schedules.values())}")
     return {"schedule": named[0], "vp": vp} | ({"layers": tuple(layers)} if layers else {})
+
+
+def _rows(schedule: str, pp: int, micro_batches: int, vp: int) -> str:
+    """The rows of a schedule; none of one that does not run so many micro-batches."""
+    with suppress(BadInput):
+        return str(build_schedule(schedule, pp, micro_batches, vp))
+    return "none"
 
 
 def split(layers: int, stages: int) -> tuple[int, ...]:
@@ -174,7 +182,11 @@ def split(layers: int, stages: int) -> tuple[int, ...]:
 
 def _words(values: Values, fields: Mapping[str, Any], strategy: Strategy) -> dict[Path, Any]:
     """The values that say another strategy, of those keys that a file has or that are not as without them."""
-    usual: dict[str, Any] = {**dict.fromkeys(COUNTS.values(), 1), "data_parallel_replicate_degree": 1, "global_batch_size": None}
+    usual: dict[str, Any] = {
+        **dict.fromkeys(COUNTS.values(), 1),
+        "data_parallel_replicate_degree": 1,
+        "global_batch_size": None,
+    }
     usual |= {"enable_sequence_parallel": strategy.tp > 1 and strategy.sequence_parallel, "disable_cuda_graphs": True}
     usual |= {"data_parallel_shard_degree": strategy.dp if strategy.zero else None}
     usual |= {"fsdp_reshard_after_forward": RESHARD.get(2 if strategy.pp > 1 else 3)}

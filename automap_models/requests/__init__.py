@@ -260,6 +260,8 @@ class DoctorRequest:
     ignored: tuple[str, ...] = ()
 
 
+DOCTOR_FIELDS = ("micro_batch", "global_batch", "recompute")
+"""Fields of a strategy that a file of another program may leave to something else."""
 FIELDS = (
     *("tp", "pp", "dp", "vp", "cp", "ep", "etp"),
     *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "dispatcher", "layers"),

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from automap_models.core.strategy import RECOMPUTE
-from automap_models.requests import DoctorRequest
+from automap_models.requests import DOCTOR_FIELDS, DoctorRequest
 
 from ..runner import Command, reported_by
 from .parsing import DEVICE, add_options, add_topo, file_or_command, source_of
@@ -79,7 +79,6 @@ def request(namespace: argparse.Namespace) -> DoctorRequest:
     )
 
 
-DOCTOR_FIELDS = ("micro_batch", "global_batch", "recompute")
 COMMAND = Command(
     description="Read what already starts a training: say what will be refused, what a step takes and whether it fits, "
     "and the lines to change for a better one.",

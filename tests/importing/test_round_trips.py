@@ -14,6 +14,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.export.model_blocks import Inexpressible
 from automap_models.export.targets import target_by_name
+from automap_models.export.torchtitan import LIMITS as TITAN
 from automap_models.importing.reader import read_setting
 
 TARGETS = ("megatron", "torchtitan", "deepspeed")
@@ -46,8 +47,9 @@ def told(target: str, s: Strategy) -> Strategy:
     if target == "deepspeed":
         said |= {"sequence_parallel": False, "recompute": s.recompute if s.pp > 1 else "none"}
         said |= {} if s.pp > 1 else {"layers": None}
-    if target == "torchtitan" and s.pp == 1:
-        said |= {"layers": None}
+    if target == "torchtitan":  # its experts are whole, on devices of tp, too
+        said |= {"ep": TITAN.expert_degree(s), "etp": 1 if TITAN.expert_degree(s) > 1 else None}
+        said |= {} if s.pp > 1 else {"layers": None}
     return replace(s, **said)
 
 

@@ -28,6 +28,7 @@ BUDGET = {
     "envs": (1_600, 12),
     "export": (2_041, 14),
     "formats": (5_257, 21),
+    "importing": (1_200, 8),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
