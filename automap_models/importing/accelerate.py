@@ -6,6 +6,7 @@ Batches are the program's own: `--micro-batch` and `--global-batch` say them. Ch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from automap_models.core.framework import Limits
@@ -19,7 +20,6 @@ from automap_models.importing.setting import Setting
 FSDP = Limits(
     name="accelerate",
     schedules={"1f1b": "none"},
-    recurrent=True,
     zeros=(0, 2, 3),
     recompute=("none", "full"),
     precisions=("fp32", "fp16", "bf16"),
@@ -27,11 +27,32 @@ FSDP = Limits(
     any_training=True,
 )
 """Of FSDP and ParallelismConfig."""
-DEGREES = {"tp": "tp_size", "cp": "cp_size"}
 SHARDED = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 """Word of FSDP 1, or its number from 1 on in this order → the stage of ZeRO."""
-_PARALLEL, _FSDP, _MEGATRON, _DEEPSPEED = "parallelism_config", "fsdp_config", "megatron_lm_config", "deepspeed_config"
-_COUNTS = {"tp": "tp_degree", "pp": "pp_degree"}
+_PARALLEL, _MEGATRON, _DEEPSPEED = "parallelism_config", "megatron_lm_config", "deepspeed_config"
+_STRATEGY, _RESHARD = ("fsdp_config", "fsdp_sharding_strategy"), ("fsdp_config", "fsdp_reshard_after_forward")
+_RECOMPUTE = ("fsdp_config", "fsdp_activation_checkpointing")
+_COPIES, _SHARDS = ((_PARALLEL, f"{_PARALLEL}_dp_{kind}_size") for kind in ("replicate", "shard"))
+FIELDS: Mapping[str, Mapping[str, Path]] = {
+    "FSDP": {"tp": (_PARALLEL, f"{_PARALLEL}_tp_size"), "cp": (_PARALLEL, f"{_PARALLEL}_cp_size")},
+    "DEEPSPEED": {
+        "zero": (_DEEPSPEED, "zero_stage"),
+        "micro_batches": (_DEEPSPEED, "gradient_accumulation_steps"),
+    },
+    "MEGATRON_LM": {
+        "tp": (_MEGATRON, "megatron_lm_tp_degree"),
+        "pp": (_MEGATRON, "megatron_lm_pp_degree"),
+        "micro_batches": (_MEGATRON, "megatron_lm_num_micro_batches"),
+        "zero": (_MEGATRON, "megatron_lm_use_distributed_optimizer"),
+        "sequence_parallel": (_MEGATRON, "megatron_lm_sequence_parallelism"),
+        "recompute": (_MEGATRON, "megatron_lm_recompute_activations"),
+    },
+    "MULTI_GPU": {},
+    "NO": {},
+}
+"""Way of training → field of a strategy → where it stands."""
+RUNTIMES = {"DEEPSPEED": ("deepspeed", DEEPSPEED), "MEGATRON_LM": ("megatron", MEGATRON)}
+BATCHES = {"micro_batch", "micro_batches", "dp"}
 
 
 def read(values: Values, text: str, ending: str) -> Setting:
@@ -41,29 +62,24 @@ def read(values: Values, text: str, ending: str) -> Setting:
         BadInput: it contradicts itself, or names a way of training that is none of these.
     """
     kind = str(value_at(values, "distributed_type") or "NO").upper()
-    fields: dict[str, Any] = {
-        "precision": {"no": "fp32"}.get(word := str(value_at(values, "mixed_precision") or "no"), word)
-    }
-    runtime, limits, searched = "fsdp", FSDP, {"dp", "zero", "micro_batch"}
+    if kind not in FIELDS:
+        raise BadInput(f"is {kind}", where="distributed_type", do=f"give one of {', '.join(FIELDS)}")
+    if value_at(values, _DEEPSPEED, "deepspeed_config_file") is not None:
+        where = f"{_DEEPSPEED}.deepspeed_config_file"
+        raise BadInput("is in a file of its own", where=where, do="give that file in place of this one")
+    precision = str(value_at(values, "mixed_precision") or "no").lower()
+    fields: dict[str, Any] = {"zero": 0, "precision": {"no": "fp32"}.get(precision, precision)}
+    fields |= {name: value for name, path in FIELDS[kind].items() if (value := _number(values, path)) is not None}
     if kind == "MEGATRON_LM":
-        runtime, limits = "megatron", MEGATRON
-        fields |= _megatron(values)
-        searched |= {"tp", "pp", "sequence_parallel"}
-    elif kind == "DEEPSPEED":
-        runtime, limits = "deepspeed", DEEPSPEED
-        if value_at(values, _DEEPSPEED, "deepspeed_config_file") is not None:
-            do = "give that file in place of this one"
-            raise BadInput("is in a file of its own", where=f"{_DEEPSPEED}.deepspeed_config_file", do=do)
-        fields |= {"zero": count_at(values, _DEEPSPEED, "zero_stage") or 0}
-        fields |= {"micro_batches": count_at(values, _DEEPSPEED, "gradient_accumulation_steps") or 1}
-    elif kind in ("FSDP", "MULTI_GPU", "MULTI_CPU", "NO"):
-        fields |= _fsdp(values, kind) | _parallel(values)
-        searched |= {"recompute"} if kind == "FSDP" else set()
-        searched |= {*DEGREES} if _PARALLEL in values else set()
-    else:
-        raise BadInput(f"is {kind}", where="distributed_type", do="give FSDP, DEEPSPEED, MEGATRON_LM or MULTI_GPU")
-    left_out, notes = unread(values, "accelerate", lambda path: False, text)
+        fields["recompute"] = "selective" if fields.get("recompute") else "none"
+        fields["sequence_parallel"] = bool(fields.get("sequence_parallel")) and fields.get("tp", 1) > 1
+    elif kind == "FSDP":
+        fields |= _fsdp(values)
+    left_out, notes = unread(values, "accelerate", text)
     nodes, processes = count_at(values, "num_machines") or 1, count_at(values, "num_processes")
+    runtime, limits = RUNTIMES.get(kind, ("fsdp", FSDP))
+    is_divided = kind != "FSDP" or _PARALLEL in values
+    searched = {*(FIELDS[kind] if is_divided else ()), *BATCHES, *(("zero", "recompute") if kind == "FSDP" else ())}
     return Setting(
         limits=limits,
         runtime=runtime,
@@ -79,66 +95,42 @@ def read(values: Values, text: str, ending: str) -> Setting:
     )
 
 
-def _fsdp(values: Values, kind: str) -> dict[str, Any]:
-    """ZeRO and recomputation; FSDP 2 says the former by whether weights are given back."""
-    if kind != "FSDP":
-        return {"zero": 0}
-    group = values.get(_FSDP) or {}
-    full = "full" if value_at(group, "fsdp_activation_checkpointing") is True else "none"
-    kept, word = group.get("fsdp_reshard_after_forward"), str(group.get("fsdp_sharding_strategy", "FULL_SHARD"))
+def _number(values: Values, path: Path) -> int | None:
+    """A whole number, where words for true and false are 1 and 0."""
+    value = value_at(values, *path)
+    truth = {"true": 1, "false": 0}.get(str(value).lower())
+    return count_at(values, *path) if truth is None else truth
+
+
+def _fsdp(values: Values) -> dict[str, Any]:
+    """ZeRO, which FSDP 2 says by whether weights are given back, recomputation, and dp where it is said."""
+    reshard, word = _number(values, _RESHARD), str(value_at(values, *_STRATEGY) or "FULL_SHARD").upper()
     if word.isdigit() and 1 <= int(word) <= len(SHARDED):
         word = [*SHARDED][int(word) - 1]
-    zero = SHARDED.get(str(kept if isinstance(kept, str) and kept.isupper() else word).upper())
-    if str(kept).lower() in ("true", "false"):
-        zero = 3 if str(kept).lower() == "true" else 2
-    if zero is None:
-        raise BadInput(f"is {word}", where=f"{_FSDP}.fsdp_sharding_strategy", do=f"take one of {', '.join(SHARDED)}")
-    return {"zero": zero, "recompute": full}
-
-
-def _parallel(values: Values) -> dict[str, Any]:
-    """Degrees of a ParallelismConfig; shards are left to what the others leave."""
-    group = {key.removeprefix(f"{_PARALLEL}_"): value for key, value in (values.get(_PARALLEL) or {}).items()}
-    fields = {name: count for name, key in DEGREES.items() if (count := count_at(group, key)) is not None}
-    copies, shards = count_at(group, "dp_replicate_size") or 1, count_at(group, "dp_shard_size")
-    return fields | ({"dp": copies * shards} if shards is not None and shards > 0 else {})
-
-
-def _megatron(values: Values) -> dict[str, Any]:
-    group = {key.removeprefix("megatron_lm_"): value for key, value in (values.get(_MEGATRON) or {}).items()}
-    fields = {name: count for name, key in _COUNTS.items() if (count := count_at(group, key)) is not None}
-    fields |= {"micro_batches": count_at(group, "num_micro_batches") or 1}
-    fields |= {"zero": int(str(group.get("use_distributed_optimizer")).lower() == "true")}
-    shared = str(group.get("sequence_parallelism")).lower() == "true" and fields.get("tp", 1) > 1
-    selective = str(group.get("recompute_activations")).lower() == "true"
-    return fields | {"sequence_parallel": shared, "recompute": "selective" if selective else "none"}
+    if word not in SHARDED:
+        raise BadInput(f"is {word}", where=".".join(_STRATEGY), do=f"take one of {', '.join(SHARDED)}")
+    zero = SHARDED[word] if reshard is None else 2 + reshard
+    shards = count_at(values, *_SHARDS)
+    dp = {} if shards is None or shards < 1 else {"dp": (count_at(values, *_COPIES) or 1) * shards}
+    return {"zero": zero, "recompute": "full" if _number(values, _RECOMPUTE) else "none", **dp}
 
 
 def _words(values: Values, kind: str, strategy: Strategy) -> dict[Path, Any]:
     """The values that say another strategy."""
-    s, m = strategy, "megatron_lm_"
+    s, fields = strategy, FIELDS[kind]
+    new: dict[Path, Any] = {path: getattr(s, name) for name, path in fields.items()}
     if kind == "MEGATRON_LM":
-        words = {f"{m}{key}": getattr(s, name) for name, key in _COUNTS.items()}
-        words |= {f"{m}num_micro_batches": s.micro_batches, f"{m}use_distributed_optimizer": s.zero > 0}
-        words |= {f"{m}sequence_parallelism": s.sequence_parallel and s.tp > 1}
-        return {(_MEGATRON, key): value for key, value in words.items()}
-    if kind == "DEEPSPEED":
-        said = {"zero_stage": s.zero, "gradient_accumulation_steps": s.micro_batches}
-        return {(_DEEPSPEED, key): value for key, value in said.items()}
-    new: dict[Path, Any] = {}
-    if kind == "FSDP":
-        group = values.get(_FSDP) or {}
-        if group.get("fsdp_version") == 2:
-            new[_FSDP, "fsdp_reshard_after_forward"] = s.zero == 3
-        else:
-            new[_FSDP, "fsdp_sharding_strategy"] = {0: "NO_SHARD", 2: "SHARD_GRAD_OP", 3: "FULL_SHARD"}[s.zero]
-        new[_FSDP, "fsdp_activation_checkpointing"] = s.recompute == "full"
-    if _PARALLEL in values:
-        sizes = {**{key: getattr(s, name) for name, key in DEGREES.items()}}
-        sizes |= (
-            {"dp_shard_size": s.dp, "dp_replicate_size": 1}
-            if s.zero
-            else {"dp_shard_size": 1, "dp_replicate_size": s.dp}
-        )
-        new |= {(_PARALLEL, f"{_PARALLEL}_{key}"): value for key, value in sizes.items()}
-    return new
+        new |= {fields["zero"]: s.zero > 0, fields["recompute"]: s.recompute != "none"}
+    if kind != "FSDP":
+        return new
+    if value_at(values, "fsdp_config", "fsdp_version") == 2:
+        new[_RESHARD] = s.zero == 3
+    else:
+        new[_STRATEGY] = next(word for word, zero in SHARDED.items() if zero == s.zero)
+    new[_RECOMPUTE] = s.recompute == "full"
+    copies, shards = (1, s.dp) if s.zero else (s.dp, 1)
+    return (
+        new | {_COPIES: copies, _SHARDS: shards}
+        if _PARALLEL in values
+        else {p: new[p] for p in new if p[0] != _PARALLEL}
+    )

@@ -20,7 +20,6 @@ BATCHES = {
 """What a strategy says of batches → its key."""
 ZERO, TENSOR = ("zero_optimization", "stage"), ("tensor_parallel", "autotp_size")
 HALVES = ("fp16", "bf16", "bfloat16")
-_READ = {(key,) for key in BATCHES.values()} | {ZERO, TENSOR} | {(kind, "enabled") for kind in HALVES}
 
 
 def read(values: Values, text: str, ending: str) -> Setting:
@@ -36,7 +35,7 @@ def read(values: Values, text: str, ending: str) -> Setting:
     fields = batches(fields) | {"zero": count_at(inside, *ZERO) or 0, "precision": precision(inside)}
     if (tensor := count_at(inside, *TENSOR)) is not None:
         fields["tp"] = tensor
-    left_out, notes = unread(inside, "deepspeed", lambda path: path in _READ or path[:1] == ("optimizer",), text)
+    left_out, notes = unread(inside, "deepspeed", text)
 
     def rewrite(strategy: Strategy) -> str:
         return dump(changed(inside, words(inside, strategy)), ".json")
@@ -86,8 +85,8 @@ def precision(values: Values) -> str:
 def words(values: Values, strategy: Strategy) -> dict[Path, Any]:
     """The values that say another strategy, of those keys that a file has."""
     new = config(strategy)
-    said = {(key,): new[key] for key in BATCHES.values() if key in values and values[key] != "auto"}
-    return said | {ZERO: strategy.zero}
+    written = {(key,): new[key] for key in BATCHES.values() if key in values and values[key] != "auto"}
+    return written | {ZERO: strategy.zero}
 
 
 def _pipeline(values: Values) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from functools import cache
@@ -130,20 +130,16 @@ def changed(values: Values, new: Mapping[Path, Any]) -> Values:
     return after
 
 
-def unread(values: Values, target: str, read: Callable[[Path], bool], text: str) -> tuple[dict[str, str], list[str]]:
-    """Keys that may matter and are not known, with their lines; and what is noted of known ones.
-
-    Args:
-        read: whether a key is read.
-    """
+def unread(values: Values, target: str, text: str) -> tuple[dict[str, str], list[str]]:
+    """Keys that may matter and are neither read nor known, with their lines; and what is noted of known ones."""
     lists, left_out, notes = lists_of(target), dict[str, str](), list[str]()
     for path, value in leaves(values):
         name = ".".join(path)
-        if value in (None, False, [], {}, "none", "no", "auto") or read(path):
+        if value in (None, False, [], {}, "none", "no", "auto"):
             continue
         if note := next((note for pattern, note in lists["noted"].items() if fnmatchcase(name, pattern)), None):
             notes.append(f"`{name}`: {note}")
-        elif not any(fnmatchcase(name, pattern) for pattern in lists["cannot matter"]):
+        elif not any(fnmatchcase(name, pattern) for pattern in (*lists["read"], *lists["cannot matter"])):
             line = next((i for i, line in enumerate(text.splitlines(), 1) if path[-1] in line), 1)
             left_out[name] = f"line {line}"
     if str(optimizer := value_at(values, "optimizer", lists["optimizer"]) or "AdamW").lower() not in ADAM:

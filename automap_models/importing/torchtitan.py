@@ -56,10 +56,6 @@ SEARCHED = frozenset(
         "layers",
     }
 )
-_READ = (*COUNTS.values(), "data_parallel_replicate_degree", "data_parallel_shard_degree", "local_batch_size")
-_READ += ("batch_size", "global_batch_size", "seq_len", "mixed_precision_param", "fsdp_reshard_after_forward", STAGES)
-_READ += ("enable_sequence_parallel", SCHEDULE, f"{SCHEDULE}_csv", "name", "flavor", "mode", "function")
-_READ += ("pipeline_parallel_layers_per_stage", "selective_ac_option")
 
 
 def read(values: Values, text: str, ending: str, file: File | None) -> Setting:
@@ -81,7 +77,7 @@ def read(values: Values, text: str, ending: str, file: File | None) -> Setting:
     ]
     if pp > 1:
         fields |= _stages(values, pp, fields, file)
-    left_out, notes = unread(values, "torchtitan", lambda path: path[-1] in _READ, text)
+    left_out, notes = unread(values, "torchtitan", text)
     if min(_first(values, f"data_parallel_{kind}_degree") or 1 for kind in ("replicate", "shard")) > 1:
         notes.append("weights are priced as shared among all replicas, not within groups of them (HSDP)")
     name = f"{value_at(values, 'model', 'name')}-{value_at(values, 'model', 'flavor')}"

@@ -78,7 +78,7 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
     batch = (
         strategy.global_batch if strategy else request.fields.get("global_batch", setting.fields.get("global_batch"))
     )
-    asked = StrategyRequest(
+    pricing = StrategyRequest(
         source=_source(request, setting),
         topo=cluster,
         device=request.device,
@@ -86,7 +86,7 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
         fields=dict(_fixed(request, setting, strategy)),
         runtime=setting.runtime,
     )
-    problem = strategy_problem(asked, watch)
+    problem = strategy_problem(pricing, watch)
     problem = replace(problem, shared=problem.costs, within=setting.limits)
     if "layers" not in setting.searched:
         problem = replace(problem, without=frozenset({UNEQUAL}))
@@ -100,7 +100,7 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
         problem=problem,
         status="feasible" if better is not None else "stopped",
         setting=setting,
-        request=asked,
+        request=pricing,
         current=current,
         refusals=tuple(refusals),
         taken_s=time.perf_counter() - begun_s,
@@ -114,11 +114,11 @@ def _require_read(request: DoctorRequest, setting: Setting) -> None:
     Raises:
         BadInput: there are some that nobody ignores.
     """
-    asked = [name for name in setting.unread if name not in request.ignored and "all" not in request.ignored]
-    if asked:
-        names = ", ".join(f"`{name}` ({setting.unread[name]})" for name in asked[:8])
-        what = f"{names} may matter for time or memory and are not known here"
-        do = f"give `ignore` for each that is to be priced without, such as `ignore` {asked[0]}, or `ignore` all"
+    names = [name for name in setting.unread if name not in request.ignored and "all" not in request.ignored]
+    if names:
+        listed = ", ".join(f"`{name}` ({setting.unread[name]})" for name in names[:8])
+        what = f"{listed} may matter for time or memory and are not known here"
+        do = f"give `ignore` for each that is to be priced without, such as `ignore` {names[0]}, or `ignore` all"
         raise BadInput(what, where=request.what[:60].partition("\n")[0], do=do)
 
 

@@ -35,22 +35,22 @@ def drawn(rng: Rng) -> Strategy:
         return strategy
 
 
-def told(target: str, s: Strategy) -> Strategy:
+def comparable(target: str, s: Strategy) -> Strategy:
     """What a target's file tells of a strategy: nothing of what has no effect, nor of what its users say elsewhere."""
     shared = s.ep * s.expert_tensor > 1 and s.ep > 1
-    said = {
+    fields = {
         "etp": s.expert_tensor if s.ep > 1 else None,
         "sequence_parallel": s.sequence_parallel and s.tp > 1,
         "dispatcher": s.dispatcher if shared and target == "megatron" else None,
         "schedule": s.schedule if s.stages > 1 else "1f1b",
     }
     if target == "deepspeed":
-        said |= {"sequence_parallel": False, "recompute": s.recompute if s.pp > 1 else "none"}
-        said |= {} if s.pp > 1 else {"layers": None}
+        fields |= {"sequence_parallel": False, "recompute": s.recompute if s.pp > 1 else "none"}
+        fields |= {} if s.pp > 1 else {"layers": None}
     if target == "torchtitan":  # its experts are whole, on devices of tp, too
-        said |= {"ep": TITAN.expert_degree(s), "etp": 1 if TITAN.expert_degree(s) > 1 else None}
-        said |= {} if s.pp > 1 else {"layers": None}
-    return replace(s, **said)
+        fields |= {"ep": TITAN.expert_degree(s), "etp": 1 if TITAN.expert_degree(s) > 1 else None}
+        fields |= {} if s.pp > 1 else {"layers": None}
+    return replace(s, **fields)
 
 
 @pytest.mark.parametrize("draws", counts(30, 60, 1000))
@@ -70,7 +70,7 @@ def test_what_is_exported_is_read_as_it_was_drawn(name: str, draws: int, tmp_pat
             file.write_text(text, encoding="utf-8")
         setting = read_setting(str(path), {})
         read = setting.strategy(strategy.devices)
-        assert told(name, read) == told(name, strategy), path.read_text("utf-8")
+        assert comparable(name, read) == comparable(name, strategy), path.read_text("utf-8")
         assert not setting.unread
         expressible += 1
         if expressible == draws:
