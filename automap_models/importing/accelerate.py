@@ -76,6 +76,7 @@ def read(values: Values, text: str, ending: str) -> Setting:
     elif kind == "FSDP":
         fields |= _fsdp(values)
     left_out, notes = unread(values, "accelerate", text)
+    notes += ["batches are the program's own: with another setting it is to take the micro-batches that are named"]
     nodes, processes = count_at(values, "num_machines") or 1, count_at(values, "num_processes")
     runtime, limits = RUNTIMES.get(kind, ("fsdp", FSDP))
     is_divided = kind != "FSDP" or _PARALLEL in values

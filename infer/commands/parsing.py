@@ -62,6 +62,7 @@ ARGUMENTS: Mapping[str, str] = {
     "ranks": "--pp",
     "reserve_bytes": "--reserve",
     "flash": "--no-flash",
+    "gpus": "--gpus",
     "virtual": "--vp",
 }
 """Argument of the library, as its messages name it → the commands' option for it."""

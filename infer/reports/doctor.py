@@ -18,7 +18,7 @@ from ..runner import Report
 from .fit import memory_table
 from .pipeline import heading
 from .strategies import PARTS, facts, parts_table, title_of
-from .text import fact_table, print_parts
+from .text import console, fact_table, print_parts
 
 
 def report(request: DoctorRequest, answer: DoctorResult) -> Report:
@@ -43,8 +43,9 @@ def _print(answer: DoctorResult) -> None:
         [parts_table(current)] if current is not None else [],
         [memory_table(current)] if current is not None else [],
         [fact_table(_facts(answer), answer.setting.notes)],
-        _changes(answer),
     )
+    for line in ("", *answer.changes) if answer.changes else ():
+        console().print(line, markup=False, soft_wrap=True)  # to be copied, and so not broken
 
 
 def _facts(answer: DoctorResult) -> Iterator[tuple[str, str]]:
@@ -59,13 +60,6 @@ def _facts(answer: DoctorResult) -> Iterator[tuple[str, str]]:
     yield "better", f"{strategy_in_words(answer.cost)}: {seconds(answer.cost.step_s)} a step"
     gain = "that it trains" if answer.gain is None else f"{percent(answer.gain)} of the step"
     yield "it buys", f"{gain}; {answer.cost.verdict}"
-
-
-def _changes(answer: DoctorResult) -> list[Any]:
-    """Lines of the file, which are not broken."""
-    from rich.text import Text
-
-    return [Text("\n".join(answer.changes), no_wrap=True, overflow="ignore")] if answer.changes else []
 
 
 def bound_by(estimate: Estimate) -> str:
