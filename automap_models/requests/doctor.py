@@ -246,5 +246,5 @@ def changed_lines(before: str, after: str) -> Iterator[str]:
         before, after = (text.replace(" --", "\n--") for text in (before, after))
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
     for number, line in enumerate(lines):
-        if number > 1 and not line.startswith("@@"):
+        if number > 1 and not line.startswith("@@") and line[1:].strip():
             yield f"{line[0]} {line[1:].rstrip()}"

@@ -22,13 +22,13 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (975, 8),
-    "core": (7_889, 37),
+    "automap_models": (1_040, 8),
+    "core": (7_893, 37),
     "cost": (3_743, 19),
     "envs": (1_600, 12),
-    "export": (2_041, 14),
-    "formats": (5_257, 21),
-    "importing": (1_200, 8),
+    "export": (2_058, 14),
+    "formats": (5_261, 21),
+    "importing": (1_545, 12),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
@@ -39,20 +39,20 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (2_984, 15),
     "plots": (1_258, 9),
-    "requests": (2_065, 13),
+    "requests": (2_343, 14),
     "rl": (1_068, 9),
     "run": (4_705, 24),
     "simulate": (1_732, 10),
     "torch_export": (3_110, 14),
     "workloads": (5_287, 31),
     "zoo": (1, 1),
-    "infer": (5_324, 32),
+    "infer": (5_517, 34),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 71_678, "files": 395, "compiled": 80, "numbers": 242}
+TOTALS = {"lines": 73_784, "files": 410, "compiled": 80, "numbers": 245}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
