@@ -337,12 +337,9 @@ def doctor(
     *,
     gpus: str | None = None,
     model: str | None = None,
-    device: str | None = None,
-    sequence: int | None = None,
-    vocabulary: int | None = None,
     variables: Mapping[str, str] | None = None,
     ignore: Sequence[str] = (),
-    **fields: Any,
+    **options: Any,
 ) -> DoctorResult:
     """What a file or a command line of another program will do, and the better setting, as `automap doctor` says it.
 
@@ -351,11 +348,10 @@ def doctor(
             Accelerate's YAML.
         cluster, gpus: as of `plan`; without both as many of `device` as the file says.
         model: the name of a built-in transformer or a config.json, where the file does not say its sizes.
-        device: the kind that the cluster is made of.
-        sequence, vocabulary: tokens of a sample, and that the tokenizer knows, where the file does not say them.
         variables: of a script, that are set outside.
         ignore: settings that are not known, to be priced without.
-        fields: of the strategy, that the file does not say: `micro_batch`, `global_batch`, `recompute`.
+        options: what the file does not say: `device`, `sequence`, `vocabulary`, `micro_batch`, `global_batch`,
+            `recompute`.
 
     Returns:
         `current` is the price of what the file says, or None where that is refused; `refusals` are sentences; `plan`
@@ -365,21 +361,12 @@ def doctor(
         BadInput: the file cannot be read or contradicts itself, or something that matters is not known or not said.
     """
     source = None if model is None else _source(model, None, _ProfileOptions())
-    given = fields_of("doctor", DOCTOR_FIELDS, fields)
+    given = fields_of("doctor", (*DOCTOR_FIELDS, "device", "sequence", "vocabulary"), options)
     topo = None if cluster is None and gpus is None else _topo(cluster, gpus)
+    fields = {name: given.pop(name) for name in DOCTOR_FIELDS if name in given}
+    common = {"what": os.fspath(what), "model": source, "topo": topo, "fields": fields, "ignored": tuple(ignore)}
     with in_words():
-        request = DoctorRequest(
-            what=os.fspath(what),
-            model=source,
-            topo=topo,
-            device=device,
-            sequence=sequence,
-            vocabulary=vocabulary,
-            fields=given,
-            variables=variables or {},
-            ignored=tuple(ignore),
-        )
-        answer: DoctorResult = solve(request)
+        answer: DoctorResult = solve(DoctorRequest(**common, variables=variables or {}, **given))
     return answer
 
 

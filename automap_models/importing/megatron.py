@@ -50,8 +50,8 @@ def read(text: str, variables: Mapping[str, str], vocabulary: int | None) -> Set
     if fields.get("ep", 1) * fields.get("etp", 1) > 1 and fields.get("ep", 1) > 1:
         fields["dispatcher"] = _dispatcher(given)
     lists = listed()
-    known = (*lists["read"], *lists["cannot matter"], *lists["noted"], *lists["gone"])
-    unread = {n: given.line(n) for n in given.words if not any(fnmatchcase(n, pattern) for pattern in known)}
+    patterns = (*lists["read"], *lists["cannot matter"], *lists["noted"], *lists["gone"])
+    unread = {n: given.line(n) for n in given.words if not any(fnmatchcase(n, pattern) for pattern in patterns)}
     if (given.value("--optimizer") or "adam") != "adam":
         unread["--optimizer"] = given.line("--optimizer")
     command = [word.text for word in script.command] or [""]
@@ -99,11 +99,7 @@ def _dispatcher(given: Arguments) -> str:
 
 
 def _stages(given: Arguments, pp: int, layers: int | None) -> dict[str, Any]:
-    """`vp`, `schedule` and `layers` of the stages.
-
-    Raises:
-        BadInput: the layers do not make such stages.
-    """
+    """`vp`, `schedule` and `layers` of the stages."""
     if (layout := given.value(LAYOUT)) is not None:
         counts = layout_layers(layout, given.line(LAYOUT))
         return _virtual(max(1, len(counts) // pp)) | {"layers": counts}

@@ -23,7 +23,7 @@ LATENT: Mapping[str, tuple[str, int | None]] = {
 }
 """Field of Latent → its argument and what it is without."""
 VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPieceLowerCase": 30522}
-FAMILIES = {"pretrain_gpt": "GPT2BPETokenizer", "--": "GPT2BPETokenizer", "pretrain_bert": "BertWordPieceLowerCase"}
+TOKENIZERS = {"pretrain_gpt": "GPT2BPETokenizer", "--": "GPT2BPETokenizer", "pretrain_bert": "BertWordPieceLowerCase"}
 """Beginning of a program's name → the tokenizer that a vocabulary's file is of."""
 OTHERS = ("t5", "retro", "mamba", "hybrid", "vlm", "vision", "ict", "bridge")
 """In names of programs whose models other arguments describe."""
@@ -41,7 +41,7 @@ def model_of(
     if vocabulary is None and "--tokenizer-type" in given:
         vocabulary = VOCABULARIES.get(given.value("--tokenizer-type") or "")
     elif vocabulary is None and "--vocab-file" in given:
-        vocabulary = VOCABULARIES.get(next((kind for name, kind in FAMILIES.items() if program.startswith(name)), ""))
+        vocabulary = VOCABULARIES.get(next((kind for name, kind in TOKENIZERS.items() if program.startswith(name)), ""))
     sizes = {LAYERS: layers, SIZES["hidden"]: hidden, SIZES["heads"]: heads, SIZES["sequence"]: tokens}
     lacking = tuple(name for name, size in {**sizes, "--vocab-size": vocabulary}.items() if not size)
     if any(other in program for other in OTHERS):

@@ -142,13 +142,9 @@ def _recomputation(values: Values) -> str:
 
 
 def _stages(values: Values, pp: int, fields: Mapping[str, Any], file: File | None) -> dict[str, Any]:
-    """`schedule`, `vp` and `layers`; a schedule in rows is the one that has the rows of the file beside this one.
-
-    Raises:
-        BadInput: the schedule is not known.
-    """
+    """`schedule`, `vp` and `layers`; a schedule in rows is the one that has the rows of the file beside this one."""
     word, parts = str(_value(values, SCHEDULE) or "1F1B"), _value(values, STAGES)
-    named = [name for name, known in LIMITS.schedules.items() if known.lower() == word.lower()]
+    named = [name for name, titan in LIMITS.schedules.items() if titan.lower() == word.lower()]
     vp = len(parts) // pp if parts else 1 if word.lower() in ("1f1b", "gpipe") else 2
     layers = [sum(str(part).startswith("layers.") for part in stage) for stage in parts] if parts else None
     if word == BY_ROWS and file is not None:

@@ -109,11 +109,7 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
 
 
 def _require_read(request: DoctorRequest, setting: Setting) -> None:
-    """Ask for settings that may matter and are not known.
-
-    Raises:
-        BadInput: there are some that nobody ignores.
-    """
+    """Ask for settings that may matter and are not known."""
     names = [name for name in setting.unread if name not in request.ignored and "all" not in request.ignored]
     if names:
         listed = ", ".join(f"`{name}` ({setting.unread[name]})" for name in names[:8])
@@ -123,11 +119,7 @@ def _require_read(request: DoctorRequest, setting: Setting) -> None:
 
 
 def _cluster(request: DoctorRequest, setting: Setting) -> Cluster:
-    """The one that is asked for, or the file's number of a kind of device.
-
-    Raises:
-        BadInput: neither says it.
-    """
+    """The one that is asked for, or the file's number of a kind of device."""
     if request.topo is not None:
         return cluster_of(request.topo)
     if setting.nodes is None or setting.per_node is None or not isinstance(request.device, str):
@@ -143,11 +135,7 @@ def _cluster(request: DoctorRequest, setting: Setting) -> Cluster:
 
 
 def _source(request: DoctorRequest, setting: Setting) -> Source:
-    """The model that is asked for, or the file's.
-
-    Raises:
-        BadInput: neither says it.
-    """
+    """The model that is asked for, or the file's."""
     sequence = setting.sequence or request.sequence
     if request.model is not None:
         return replace(request.model, sequence=sequence)
@@ -166,11 +154,7 @@ def _source(request: DoctorRequest, setting: Setting) -> Source:
 
 
 def _strategy(request: DoctorRequest, setting: Setting, cluster: Cluster, refusals: list[str]) -> Strategy | None:
-    """What the file says; None where it contradicts itself or the cluster, which the program refuses.
-
-    Raises:
-        BadInput: it does not say how many samples a device takes.
-    """
+    """What the file says; None where it contradicts itself or the cluster, which the program refuses."""
     for name, value in request.fields.items():
         if setting.fields.get(name, value) != value:
             what = f"is {setting.fields[name]} in the file"
