@@ -81,10 +81,10 @@ def _literals(words: Sequence[ast.keyword]) -> Values:
 def dump(values: Values, ending: str) -> str:
     """A document's text, one value a line."""
     if ending == ".json":
-        return json.dumps(values, indent=2)
+        return json.dumps(values, indent=2, default=str)
     if ending in (".yaml", ".yml"):
         return str(yaml.safe_dump(values, sort_keys=False))
-    return "\n".join(f"{'.'.join(path)} = {json.dumps(value)}" for path, value in leaves(values))
+    return "\n".join(f"{'.'.join(path)} = {json.dumps(value, default=str)}" for path, value in leaves(values))
 
 
 def leaves(values: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -122,7 +122,9 @@ def changed(values: Values, new: Mapping[Path, Any]) -> Values:
     for path, value in new.items():
         group = after
         for key in path[:-1]:
-            group = group.setdefault(key, {})
+            if not isinstance(group.get(key), dict):
+                group[key] = {}
+            group = group[key]
         if value is None:
             group.pop(path[-1], None)
         else:

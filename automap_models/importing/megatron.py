@@ -40,7 +40,7 @@ def read(text: str, variables: Mapping[str, str], vocabulary: int | None) -> Set
     """
     given, script = parsed(text, variables)
     fields: dict[str, Any] = {name: count for name, argument in COUNTS.items() if (count := given.count(argument))}
-    layers = given.count(LAYERS)
+    layers = given.count(LAYERS, 1000)
     fields |= _stages(given, fields.get("pp", 1), layers) | _recomputation(given, fields)
     fields["zero"] = int("--use-distributed-optimizer" in given)
     fields["sequence_parallel"] = "--sequence-parallel" in given and fields.get("tp", 1) > 1
@@ -65,6 +65,13 @@ def read(text: str, variables: Mapping[str, str], vocabulary: int | None) -> Set
         for place in script.skipped
     ]
     per_node = next((given.count(name) for name in DEVICES if name in given), None)
+    unset = {
+        word.text
+        for name, entry in given.words.items()
+        for word in entry[1 + any(fnmatchcase(name, pattern) for pattern in lists["cannot matter"]) :]
+        if word.text.startswith("$")
+    }
+    notes += [f"`{text}` is set by nothing, and taken as empty" for text in sorted(unset)]
     return Setting(
         limits=LIMITS,
         runtime="megatron",
@@ -108,7 +115,7 @@ def _stages(given: Arguments, pp: int, layers: int | None) -> dict[str, Any]:
     if chunk and layers:
         vp = max(1, (layers + sum(counted)) // pp // chunk)
     ends = [given.count(name) for name in ENDS]
-    if pp == 1 or layers is None or not (any(counted) or any(ends)):
+    if pp == 1 or layers is None or pp * vp > layers or not (any(counted) or any(ends)):
         return _virtual(vp) | ({"layers": (layers,)} if pp * vp == 1 and layers else {})
     return _virtual(vp) | {"layers": _unequal(layers, pp, vp, counted, ends)}
 
@@ -157,8 +164,9 @@ def _recomputation(given: Arguments, fields: Mapping[str, Any]) -> dict[str, Any
     kind = given.value("--recompute-granularity") or ("selective" if "--recompute-activations" in given else "none")
     blocks = given.count("--recompute-num-layers")
     if kind == "full" and given.value("--recompute-method") == "block" and blocks:
-        stages, layers = fields.get("pp", 1) * fields.get("vp", 1), given.count(LAYERS) or 0
-        most = fields.get("layers") or (layers // stages,) * stages
+        layers = given.count(LAYERS) or 0
+        stages = min(layers, fields.get("pp", 1) * fields.get("vp", 1))
+        most = fields.get("layers") or (layers // max(1, stages),) * stages
         return {"recompute": kind, "recompute_blocks": tuple(min(blocks, count) for count in most)}
     return {"recompute": kind}
 

@@ -52,16 +52,17 @@ class Arguments:
             raise BadInput(what, where=self.line(name), do=f"give `set` {variable}=VALUE")
         return text
 
-    def count(self, name: str) -> int | None:
-        """A whole number; None where it is not given.
+    def count(self, name: str, most: int = 1 << 31) -> int | None:
+        """A whole number, not more than `most`; None where it is not given.
 
         Raises:
             BadInput: it is something else.
         """
         text = self.value(name)
-        if text is None or (text.isascii() and text.isdigit() and len(text) < 16):
+        if text is None or (text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= most):
             return None if text is None else int(text)
-        raise BadInput(f"`{name}` is {text!r}, which is no number", where=self.line(name), do="give a whole number")
+        do = f"give a whole number, {most:,} at most"
+        raise BadInput(f"`{name}` is {text[:40]!r}", where=self.line(name), do=do)
 
 
 @cache

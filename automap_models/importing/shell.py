@@ -19,7 +19,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from automap_models.errors import BadInput
+
 Span = tuple[int, int]
+LARGEST = 4 << 20
+"""Characters of all words together, with the values of variables."""
 
 _VARIABLE = r"""(?P<sum>\$\(\([^()]*(?:\([^()]*\)[^()]*)*\)\))
     | (?P<variable>\$\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|\$\w+|\$[@*])"""
@@ -86,7 +90,7 @@ class Script:
     def __init__(self, text: str, variables: Mapping[str, str]) -> None:
         self.text, self.statements, self.skipped = text, list[list[Word]](), list[int]()
         self.variables = {name: [Word(value, (0, 0), (0, 0))] for name, value in variables.items()}
-        self._given = frozenset(variables)
+        self._given, self._length = frozenset(variables), 0
         self._branches: list[tuple[bool | None, bool | None]] = []  # of each `if`: whether this runs, or one before it
         self._truth: bool | None = True  # of the last test
         for separator, lexemes in _statements(_HEREDOC.sub(lambda match: " " * len(match[0]), text)):
@@ -160,7 +164,7 @@ class Script:
                 self.variables[name] = [*(self.variables.get(name, ()) if added else ()), *value]
 
     def _words(self, pieces: Sequence[re.Match[str]]) -> Iterator[Word]:
-        """The words that adjacent pieces make."""
+        """The words that adjacent pieces make; variables of variables are refused that make a small script large."""
         word: Word | None = None
         for part in (part for piece in pieces for part in self._parts(piece[0], piece.lastgroup, piece.span())):
             if part is None or word is None:
@@ -170,6 +174,9 @@ class Script:
             else:
                 span = word.site[0], part.site[1]
                 word = Word(word.text + part.text, span, span)
+            self._length += 1 if part is None else 1 + len(part.text)
+            if self._length > LARGEST:
+                raise BadInput("its variables make more than can be meant", do="give a smaller script")
         if word is not None:
             yield word
 

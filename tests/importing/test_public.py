@@ -49,3 +49,12 @@ def test_most_of_what_is_public_is_read() -> None:
     """All but a tenth of at least 30 are read; of those, settings that matter and are not known are named."""
     assert len(CASES) >= 30
     assert sum("wrong" in case for case in CASES) <= len(CASES) / 10
+
+
+def test_arguments_that_nothing_sets_are_noted() -> None:
+    """Of a value that cannot matter nobody asks."""
+    setting = read_setting("train.py --bf16 --data-path $DATA ${MORE[@]} --sequence-parallel $OTHER", {})
+    assert [note for note in setting.notes if "set by nothing" in note] == [
+        "`$OTHER` is set by nothing, and taken as empty",
+        "`${MORE[@]}` is set by nothing, and taken as empty",
+    ]

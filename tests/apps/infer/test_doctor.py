@@ -133,7 +133,7 @@ def test_deepspeed_s_file_changes_in_its_own_words(tmp_path: Path, capsys: pytes
         ("--bf16 --micro-batch-size 2", {"device": "h100"}, "line 3 and line 4"),
         ("--bf16 --use-torch-fsdp2", {"device": "h100"}, "--use-torch-fsdp2` (line 3) may matter"),
         ("--bf16 --pipeline-model-parallel-size $PP", {"device": "h100"}, "PP=VALUE"),
-        ("--bf16 --pipeline-model-parallel-size two", {"device": "h100"}, "is no number"),
+        ("--bf16 --pipeline-model-parallel-size two", {"device": "h100"}, "is 'two'"),
         ("--bf16 --pipeline-model-parallel-layout Ex|L", {"device": "h100"}, "Ett|tttt|ttL"),
         ("--bf16 --moe-layer-freq [0]*99 --num-experts 4", {"device": "h100"}, "does not say which of 8 layers"),
         ("--bf16", {"device": "h100", "micro_batch": 2}, "is 1 in the file"),
