@@ -371,7 +371,7 @@ def doctor(
         "fields": fields,
         "ignored": tuple(ignore),
     }
-    with in_words():
+    with in_words(set="variables"):
         answer: DoctorResult = solve(DoctorRequest(**common, variables=variables or {}, **given))
     return answer
 

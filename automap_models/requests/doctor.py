@@ -144,7 +144,7 @@ def _source(request: DoctorRequest, setting: Setting) -> Source:
     if setting.model is None:
         missing = ", ".join(f"`{name}`" if name.startswith("-") else name for name in setting.lacking)
         do = "give `model` NAME, or its config.json" + (
-            ", or `vocabulary`" if "--vocab-size" in setting.lacking else ""
+            ", or `vocabulary`" if any("vocab" in name for name in setting.lacking) else ""
         )
         raise BadInput(f"the file does not say {missing}", do=do)
     dtype = Strategy(micro_batch=1, global_batch=1, precision=setting.fields["precision"]).dtype
