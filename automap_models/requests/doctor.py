@@ -12,7 +12,7 @@ from automap_models.core.cluster import Cluster, MemoryVerdict
 from automap_models.core.estimate import Estimate
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
-from automap_models.core.strategy import Strategy
+from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.core.tuning import FULL
 from automap_models.errors import BadInput
 from automap_models.importing.reader import read_setting
@@ -75,9 +75,8 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
     cluster = _cluster(request, setting)
     refusals = list(setting.refusals)
     strategy = _strategy(request, setting, cluster, refusals)
-    batch = (
-        strategy.global_batch if strategy else request.fields.get("global_batch", setting.fields.get("global_batch"))
-    )
+    fields = {**setting.fields, **request.fields}
+    batch = strategy.global_batch if strategy else fields.get("global_batch")
     pricing = StrategyRequest(
         source=_source(request, setting),
         topo=cluster,
@@ -87,6 +86,7 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
         runtime=setting.runtime,
     )
     problem = strategy_problem(pricing, watch)
+    _require_model(setting, problem.work.shape)
     problem = replace(problem, shared=problem.costs, within=setting.limits)
     if "layers" not in setting.searched:
         problem = replace(problem, without=frozenset({UNEQUAL}))
@@ -123,14 +123,8 @@ def _cluster(request: DoctorRequest, setting: Setting) -> Cluster:
     if request.topo is not None:
         return cluster_of(request.topo)
     if setting.nodes is None or setting.per_node is None or not isinstance(request.device, str):
-        counted = setting.nodes is not None and setting.per_node is not None
-        example = (
-            f"`device` h100 for {setting.nodes} × {setting.per_node} of them, or `gpus`"
-            if counted
-            else "`gpus` 32xh100"
-        )
-        what = f"the file does not say which devices it runs on{'' if counted else ', nor how many'}"
-        raise BadInput(what, do=f"give {example}")
+        number = f"`device` h100 for {setting.nodes} × {setting.per_node} of them, or " if setting.per_node else ""
+        raise BadInput("the file does not say which devices it runs on", do=f"give {number}`gpus` 32xh100")
     return cluster_of(f"{setting.nodes}x{setting.per_node}x{request.device}")
 
 
@@ -143,21 +137,29 @@ def _source(request: DoctorRequest, setting: Setting) -> Source:
         return Source(setting.name, source_kind(setting.name), sequence=sequence)
     if setting.model is None:
         missing = ", ".join(f"`{name}`" if name.startswith("-") else name for name in setting.lacking)
-        do = "give `model` NAME, or its config.json" + (
-            ", or `vocabulary`" if any("vocab" in name for name in setting.lacking) else ""
-        )
-        raise BadInput(f"the file does not say {missing}", do=do)
+        tokens = ", or `vocabulary`" if "vocab" in missing else ""
+        raise BadInput(f"the file does not say {missing}", do=f"give `model` NAME, or its config.json{tokens}")
     dtype = Strategy(micro_batch=1, global_batch=1, precision=setting.fields["precision"]).dtype
     shape = setting.model.shape
     work = model_work(architecture_of(setting.model), shape.name, shape.sequence, dtype, FULL)
     return Source(shape.name, SourceKind.WORKLOAD, model=work)
 
 
+def _require_model(setting: Setting, shape: TransformerShape) -> None:
+    """Refuse another model than the sizes of the file make."""
+    for name in ("layers", "hidden", "heads", "kv_heads") if setting.model is not None else ():
+        size = getattr(setting.model.shape, name)  # type: ignore[union-attr]
+        if size != getattr(shape, name):
+            what = f"{shape.name} has {name} {getattr(shape, name)}, and the file says {size}"
+            raise BadInput(what, where="`model`", do="leave it out, or change the file")
+
+
 def _strategy(request: DoctorRequest, setting: Setting, cluster: Cluster, refusals: list[str]) -> Strategy | None:
     """What the file says; None where it contradicts itself or the cluster, which the program refuses."""
-    for name, value in request.fields.items():
-        if setting.fields.get(name, value) != value:
-            what = f"is {setting.fields[name]} in the file"
+    given, sizes = {**request.fields, "sequence": request.sequence}, {**setting.fields, "sequence": setting.sequence}
+    for name, value in given.items():
+        if value is not None and sizes.get(name) not in (None, value):
+            what = f"is {sizes[name]} in the file"
             raise BadInput(what, where=f"`{name}`", do="change it there, or leave this out")
     try:
         return setting.strategy(cluster.devices, **request.fields)
@@ -179,7 +181,7 @@ def _fixed(request: DoctorRequest, setting: Setting, strategy: Strategy | None) 
     for name in FREE:
         if name in setting.searched or name in ("layers", "recompute_blocks", "etp", "micro_batch", "dp"):
             continue
-        value = request.fields.get(name, setting.fields.get(name, usual[name]))
+        value = {**usual, **setting.fields, **request.fields}[name]
         if value is not None:
             yield name, getattr(strategy, name) if strategy is not None else value
 

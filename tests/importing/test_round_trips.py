@@ -10,14 +10,17 @@ import pytest
 from draw_counts import counts
 from drawn_plans import Rng, draw_strategy, strategy_source
 
+from automap_models.core.passes import build_schedule
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.export.model_blocks import Inexpressible
 from automap_models.export.targets import target_by_name
+from automap_models.export.torchtitan import BY_ROWS
 from automap_models.export.torchtitan import LIMITS as TITAN
 from automap_models.importing.reader import read_setting
 
 TARGETS = ("megatron", "torchtitan", "deepspeed")
+BY_ROWS_ALIKE = [name for name, word in TITAN.schedules.items() if word == BY_ROWS]
 MOST_DRAWN = 100
 """Strategies drawn for one that the target has words for, at most."""
 
@@ -50,7 +53,17 @@ def comparable(target: str, s: Strategy) -> Strategy:
     if target == "torchtitan":  # its experts are whole, on devices of tp, too
         fields |= {"ep": TITAN.expert_degree(s), "etp": 1 if TITAN.expert_degree(s) > 1 else None}
         fields |= {} if s.pp > 1 else {"layers": None}
+    if target == "torchtitan" and TITAN.schedules[s.schedule] == BY_ROWS and s.pp > 1:
+        fields["schedule"] = next(name for name in BY_ROWS_ALIKE if rows(s, name) == rows(s, s.schedule))
     return replace(s, **fields)
+
+
+def rows(s: Strategy, schedule: str) -> str:
+    """The passes of a schedule; those of ZB-H1 and ZB-H2 are the same on few ranks."""
+    try:
+        return str(build_schedule(schedule, s.pp, s.micro_batches, s.vp))
+    except BadInput:
+        return schedule
 
 
 @pytest.mark.parametrize("draws", counts(30, 60, 1000))

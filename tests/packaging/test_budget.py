@@ -22,13 +22,13 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (1_040, 8),
+    "automap_models": (1_033, 8),
     "core": (7_893, 37),
     "cost": (3_743, 19),
     "envs": (1_600, 12),
     "export": (2_058, 14),
     "formats": (5_261, 21),
-    "importing": (1_545, 12),
+    "importing": (1_555, 12),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
@@ -39,7 +39,7 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (2_984, 15),
     "plots": (1_258, 9),
-    "requests": (2_343, 14),
+    "requests": (2_329, 14),
     "rl": (1_068, 9),
     "run": (4_705, 24),
     "simulate": (1_732, 10),
@@ -52,7 +52,7 @@ BUDGET = {
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 73_784, "files": 410, "compiled": 80, "numbers": 245}
+TOTALS = {"lines": 73_773, "files": 410, "compiled": 80, "numbers": 246}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

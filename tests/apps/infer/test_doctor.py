@@ -137,6 +137,9 @@ def test_deepspeed_s_file_changes_in_its_own_words(tmp_path: Path, capsys: pytes
         ("--bf16 --pipeline-model-parallel-layout Ex|L", {"device": "h100"}, "Ett|tttt|ttL"),
         ("--bf16 --moe-layer-freq [0]*99 --num-experts 4", {"device": "h100"}, "does not say which of 8 layers"),
         ("--bf16", {"device": "h100", "micro_batch": 2}, "is 1 in the file"),
+        ("--bf16", {"device": "h100", "sequence": 2048}, "is 1024 in the file"),
+        ("--bf16", {"device": "h100", "model": "gpt2"}, "has layers 12, and the file says 8"),
+        ("--bf16 --num-layers 12", {"device": "h100"}, "contradicts"),
     ],
 )
 def test_bad_input_costs_one_sentence(script: str, text: str, options: dict[str, Any], sentence: str) -> None:
