@@ -110,11 +110,13 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
 
 def _require_read(request: DoctorRequest, setting: Setting) -> None:
     """Ask for settings that may matter and are not known."""
-    names = [name for name in setting.unread if name not in request.ignored and "all" not in request.ignored]
+    ignored = {name.lstrip("-") for name in request.ignored}  # a shell's argument with dashes would be an option
+    names = [name for name in setting.unread if not {name.lstrip("-"), "all"} & ignored]
     if names:
         listed = ", ".join(f"`{name}` ({setting.unread[name]})" for name in names[:8])
         what = f"{listed} may matter for time or memory and are not known here"
-        do = f"give `ignore` for each that is to be priced without, such as `ignore` {names[0]}, or `ignore` all"
+        example = names[0].lstrip("-")
+        do = f"give `ignore` for each that is to be priced without, such as `ignore` {example}, or `ignore` all"
         raise BadInput(what, where=request.what[:60].partition("\n")[0], do=do)
 
 

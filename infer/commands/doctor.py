@@ -19,7 +19,8 @@ SAID = """
     --global-batch B   samples between two updates
     --recompute        what the backward pass computes again
     --set NAME=VALUE   a variable of the script that is set outside, such as TP=8; may be repeated
-    --ignore NAME      a setting that is not known, to be priced without; all: every one; may be repeated
+    --ignore NAME      a setting that is not known, to be priced without: its name without dashes; all: every one; may
+        be repeated
 """
 EPILOG = """COMMAND|FILE is one of
   a command line in quotes   that starts Megatron-LM, with torchrun or Slurm's srun around it

@@ -39,20 +39,20 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (2_984, 15),
     "plots": (1_258, 9),
-    "requests": (2_329, 14),
+    "requests": (2_331, 14),
     "rl": (1_068, 9),
     "run": (4_705, 24),
     "simulate": (1_732, 10),
     "torch_export": (3_110, 14),
     "workloads": (5_287, 31),
     "zoo": (1, 1),
-    "infer": (5_517, 34),
+    "infer": (5_518, 34),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 73_773, "files": 410, "compiled": 80, "numbers": 246}
+TOTALS = {"lines": 73_776, "files": 410, "compiled": 80, "numbers": 246}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

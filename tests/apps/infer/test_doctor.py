@@ -151,7 +151,7 @@ def test_bad_input_costs_one_sentence(script: str, text: str, options: dict[str,
 
 def test_what_is_ignored_or_set_outside_is_priced(script: str) -> None:
     Path(script).write_text(SCRIPT.replace("--bf16", "--bf16 --use-torch-fsdp2 --pipeline-model-parallel-size $PP"))
-    answer = am.doctor(script, device="h100", ignore=["--use-torch-fsdp2"], variables={"PP": "1"})
+    answer = am.doctor(script, device="h100", ignore=["use-torch-fsdp2"], variables={"PP": "1"})
     assert answer.verdict == "fits"
 
 
@@ -159,3 +159,13 @@ def test_what_is_ignored_or_set_outside_is_priced(script: str) -> None:
 def test_what_is_neither_a_file_nor_a_command_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match="neither a file nor a command line"):
         am.doctor(name, gpus="8xh100")
+
+
+def test_an_option_ignores_a_setting_by_its_name_without_dashes(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(script).write_text(SCRIPT.replace("--bf16", "--bf16 --use-torch-fsdp2"))
+    assert main([script, "--device", "h100"]) == 2
+    assert "--ignore use-torch-fsdp2" in capsys.readouterr().err
+    code, answer = answered(capsys, script, "--device", "h100", "--ignore", "use-torch-fsdp2")
+    assert (code, [*answer["unread"]]) == (0, ["--use-torch-fsdp2"])
