@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from automap_models.api import ExploredResult as ExploredResult
     from automap_models.api import PlannedResult as PlannedResult
     from automap_models.api import PricedStrategy as PricedStrategy
+    from automap_models.api import doctor as doctor
     from automap_models.api import export as export
     from automap_models.api import fit as fit
     from automap_models.api import infer as infer
@@ -41,12 +42,13 @@ if TYPE_CHECKING:
     from automap_models.planners.registry import make_planner as make_planner
     from automap_models.planners.staged.batch import Outcome as Outcome
     from automap_models.planners.staged.batch import plan_batch as plan_batch
+    from automap_models.requests.doctor import DoctorResult as DoctorResult
     from automap_models.requests.fit import FitResult as FitResult
     from automap_models.requests.strategies import StrategyResult as StrategyResult
     from automap_models.workloads.source import read_model_work as read_model_work
 
 _NAMES = {
-    "api": "ExploredResult PlannedResult PricedStrategy export fit infer plan price profile read_plan run",
+    "api": "ExploredResult PlannedResult PricedStrategy doctor export fit infer plan price profile read_plan run",
     "core.cluster": "Cluster",
     "core.device": "Device",
     "core.estimate": "Estimate",
@@ -61,6 +63,7 @@ _NAMES = {
     "formats.hardware_yaml": "read_cluster",
     "planners.registry": "make_planner",
     "planners.staged.batch": "Outcome plan_batch",
+    "requests.doctor": "DoctorResult",
     "requests.fit": "FitResult",
     "requests.strategies": "StrategyResult",
     "workloads.source": "read_model_work",

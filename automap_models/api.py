@@ -13,7 +13,7 @@ seconds and bytes or texts such as "16 GB". Frameworks are imported only where a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -41,7 +41,17 @@ from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions, PlanOptions
 from automap_models.plots.figures import drawn
 from automap_models.plots.html import plan_html, strategy_html
-from automap_models.requests import ExportRequest, InferRequest, ProfileRequest, RunRequest, narrowed, solve
+from automap_models.requests import (
+    DOCTOR_FIELDS,
+    DoctorRequest,
+    ExportRequest,
+    InferRequest,
+    ProfileRequest,
+    RunRequest,
+    narrowed,
+    solve,
+)
+from automap_models.requests.doctor import DoctorResult
 from automap_models.requests.fit import FitResult
 from automap_models.requests.plan import OF_STRATEGIES, plan_request
 from automap_models.requests.strategies import StrategyResult
@@ -319,6 +329,51 @@ def fit(
         request = plan_request(source, topo, wanted, device=device, microbatch_size=microbatch_size, fit=True)
         fitting: FitResult = solve(request)
     return fitting
+
+
+def doctor(
+    what: PathLike,
+    cluster: Cluster | PathLike | None = None,
+    *,
+    gpus: str | None = None,
+    model: str | None = None,
+    variables: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+    **options: Any,
+) -> DoctorResult:
+    """What a file or a command line of another program will do, and the better setting, as `automap doctor` says it.
+
+    Args:
+        what: a command line of Megatron-LM, or the path of a script, of torchtitan's TOML, DeepSpeed's JSON or
+            Accelerate's YAML.
+        cluster, gpus: as of `plan`; without both as many of `device` as the file says.
+        model: the name of a built-in transformer or a config.json, where the file does not say its sizes.
+        variables: of a script, that are set outside.
+        ignore: settings that are not known, to be priced without.
+        options: what the file does not say: `device`, `sequence`, `vocabulary`, `micro_batch`, `global_batch`,
+            `recompute`.
+
+    Returns:
+        `current` is the price of what the file says, or None where that is refused; `refusals` are sentences; `plan`
+        and `cost` the better setting, or None; `changes` the lines of the file that it changes.
+
+    Raises:
+        BadInput: the file cannot be read or contradicts itself, or something that matters is not known or not said.
+    """
+    source = None if model is None else _source(model, None, _ProfileOptions())
+    given = fields_of("doctor", (*DOCTOR_FIELDS, "device", "sequence", "vocabulary"), options)
+    topo = None if cluster is None and gpus is None else _topo(cluster, gpus)
+    fields = {name: given.pop(name) for name in DOCTOR_FIELDS if name in given}
+    common: dict[str, Any] = {
+        "what": os.fspath(what),
+        "model": source,
+        "topo": topo,
+        "fields": fields,
+        "ignored": tuple(ignore),
+    }
+    with in_words(set="variables"):
+        answer: DoctorResult = solve(DoctorRequest(**common, variables=variables or {}, **given))
+    return answer
 
 
 def run(plan: PlannedResult | StrategyResult | PathLike, model: PathLike, **options: Any) -> RunRecord | None:

@@ -24,6 +24,7 @@ SUMMARIES: Mapping[str, str] = {
     "profile": "make profile.npz of a model, or of another tool's profile",
     "plan": "compare every kind of plan for a model on a cluster",
     "fit": "say whether a model fits a cluster, and how",
+    "doctor": "read a command line or configuration of another program: price it, and say what is better",
     "place": "place the operators of a model on accelerators and CPUs",
     "search": "search the shardings of a model's operations, or train an agent on its pipeline",
     "run": "run a plan on this machine or under torchrun, and hold it against its prediction",
@@ -157,4 +158,4 @@ def automap() -> int:
     return program(main)
 
 
-infer, profile, plan, fit, place, search, run, export, models, calibrate = map(_script, SUMMARIES)
+infer, profile, plan, fit, doctor, place, search, run, export, models, calibrate = map(_script, SUMMARIES)

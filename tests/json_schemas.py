@@ -262,6 +262,24 @@ class Fit(TypedDict):
     search_s: float
 
 
+class Doctor(TypedDict):
+    """`automap doctor`: what a file of another program says, its price, and the better setting."""
+
+    schema: Literal[1]
+    kind: Literal["doctor"]
+    program: str
+    fields: dict[str, bool | int | str | list[int] | None]
+    refusals: list[str]
+    notes: list[str]
+    unread: dict[str, str]
+    verdict: Literal["fits", "at risk", "does not fit"] | None
+    current: Priced | None
+    better: Priced | None
+    gain: float | None
+    changes: list[str]
+    search_s: float
+
+
 class WithoutChoice(TypedDict):
     choice: str
     best: Priced | None
@@ -491,6 +509,7 @@ DOCUMENTS: Mapping[str, tuple[type, ...]] = {
     "profile": (ProfileSummary, Known),
     "plan": (Explored, Candidate, Priced, Searched),
     "fit": (Fit,),
+    "doctor": (Doctor,),
     "place": (PlacementDocument,),
     "search": (AxisDocument, TwoAxesDocument, StagedDocument),
     "run": (Observed,),

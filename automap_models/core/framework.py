@@ -55,6 +55,7 @@ class ModelFacts(NamedTuple):
 
 
 UNKNOWN = ModelFacts()
+ALONE_ON_HOSTS = Objection("an optimizer on hosts is what ZeRO gives each rank", "take zero 1 or more, or offload none")
 
 
 class Degrees(NamedTuple):
@@ -346,8 +347,8 @@ class Limits:
         empty = layers.index(0)
         return Objection(f"{self.name} gives every stage a block, and stage {empty} has none", "move a block to it")
 
-    def objection(self, strategy: Strategy, facts: ModelFacts = UNKNOWN) -> Objection | None:
-        """To a strategy, but for whether its blocks are of one series; None where the framework trains it."""
+    def objections(self, strategy: Strategy, facts: ModelFacts = UNKNOWN) -> list[Objection]:
+        """To a strategy, but for whether its blocks are of one series; the first of each kind."""
         s = strategy
         blocks = s.recompute_blocks or s.layers or (1,) * s.stages
         used = {kind for kind, count in zip(s.recompute_kinds, blocks, strict=True) if count}
@@ -358,10 +359,15 @@ class Limits:
             self.precision_objection(s.precision),
             self.dispatcher_objection(s.dispatcher) if s.ep > 1 else None,
             self.offload_objection(s.offload, s.pp),
+            ALONE_ON_HOSTS if s.offload != "none" and not s.zero and s.dp * s.cp > 1 else None,
             *(self.recompute_objection(kind) for kind in sorted(used)),
             self.layers_objection(s.layers) if s.layers is not None else None,
         ]
-        return next((objection for objection in objections if objection is not None), None)
+        return [objection for objection in objections if objection is not None]
+
+    def objection(self, strategy: Strategy, facts: ModelFacts = UNKNOWN) -> Objection | None:
+        """The first of `objections`; None where the framework trains the strategy."""
+        return next(iter(self.objections(strategy, facts)), None)
 
     def field_objection(self, name: str, value: Any, facts: ModelFacts = UNKNOWN) -> Objection | None:
         """To one field of a strategy, whatever the others are."""

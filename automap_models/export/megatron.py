@@ -63,7 +63,33 @@ TOWER = (
     "pretrain_gpt.py builds no tower of images: give these degrees to Megatron-Bridge's recipe of the model, or to "
     "pretrain_vlm.py, which has the tower on the first stage"
 )
-_PRECISION = {"fp16": ("--fp16",), "bf16": ("--bf16",), "fp8": ("--bf16", "--fp8-format", "hybrid"), "fp32": ()}
+COUNTS: Mapping[str, str] = {
+    "tp": "--tensor-model-parallel-size",
+    "pp": "--pipeline-model-parallel-size",
+    "cp": "--context-parallel-size",
+    "ep": "--expert-model-parallel-size",
+    "etp": "--expert-tensor-parallel-size",
+    "micro_batch": "--micro-batch-size",
+    "global_batch": "--global-batch-size",
+}
+"""Field of a strategy → its argument."""
+SIZES: Mapping[str, str] = {
+    "hidden": "--hidden-size",
+    "ffn": "--ffn-hidden-size",
+    "heads": "--num-attention-heads",
+    "kv_heads": "--num-query-groups",
+    "sequence": "--seq-length",
+    "experts": "--num-experts",
+}
+"""Size of a model → its argument."""
+PRECISIONS: Mapping[str, tuple[str, ...]] = {
+    "fp16": ("--fp16",),
+    "nvfp4": ("--bf16", "--fp4-format", "e2m1"),
+    "fp8": ("--bf16", "--fp8-format", "hybrid"),
+    "bf16": ("--bf16",),
+    "fp32": (),
+}
+"""Precision → its arguments; those of 8 and 4 bits have --bf16, too, and stand before it."""
 
 
 def write(plan: BlockPlan, path: Path) -> Written:
@@ -82,16 +108,12 @@ def write(plan: BlockPlan, path: Path) -> Written:
 def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
     """Every argument with its value."""
     s = plan.strategy
-    yield "--tensor-model-parallel-size", str(s.tp)
-    yield "--pipeline-model-parallel-size", str(s.pp)
-    for name, degree in (("--context-parallel-size", s.cp), ("--expert-model-parallel-size", s.ep)):
-        if degree > 1:
-            yield name, str(degree)
-    if s.expert_tensor != s.tp:
-        yield "--expert-tensor-parallel-size", str(s.expert_tensor)
+    usual = {"cp": 1, "ep": 1, "etp": s.tp}
+    for name, argument in COUNTS.items():
+        count = s.expert_tensor if name == "etp" else getattr(s, name)
+        if count != usual.get(name):
+            yield argument, str(count)
     yield from _dispatcher(s)
-    yield "--micro-batch-size", str(s.micro_batch)
-    yield "--global-batch-size", str(s.global_batch)
     yield "--num-layers", str(sum(plan.layers))
     yield from _sizes(plan)
     mtp = (plan.facts.shape is not None and plan.facts.shape.mtp_layers) or 0
@@ -115,8 +137,7 @@ def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
         yield "--optimizer-offload-fraction", "1.0"
         yield ("--overlap-cpu-optimizer-d2h-h2d",)
         yield ("--use-precision-aware-optimizer",)
-    precision = _PRECISION[s.precision]
-    if precision:
+    if precision := PRECISIONS[s.precision]:
         yield precision
 
 
@@ -136,16 +157,15 @@ def _sizes(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
     shape = plan.facts.shape
     if shape is None or plan.facts.recurrent:
         return
-    yield "--hidden-size", str(shape.hidden)
-    yield "--ffn-hidden-size", str(shape.ffn)
-    yield "--num-attention-heads", str(shape.heads)
+    for name, argument in SIZES.items():
+        if name == "kv_heads" and shape.kv_heads == shape.heads:
+            continue
+        if (size := getattr(shape, name)) is not None:
+            yield argument, str(size)
     if shape.kv_heads < shape.heads:
         yield ("--group-query-attention",)
-        yield "--num-query-groups", str(shape.kv_heads)
-    yield "--seq-length", str(shape.sequence)
     yield "--max-position-embeddings", str(shape.sequence)
     if shape.experts is not None:
-        yield "--num-experts", str(shape.experts)
         yield "--moe-ffn-hidden-size", str(shape.ffn)
         yield ("--moe-grouped-gemm",)
     if not plan.facts.tied:

@@ -398,7 +398,7 @@ def _names(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
         s = replace(s, precision=next(precision for precision in _PRECISIONS if precision in limits.precisions))
     if s.dispatcher is not None and s.dispatcher not in limits.dispatchers:
         s = replace(s, dispatcher=limits.dispatchers[0])
-    if limits.offload_objection(s.offload, s.pp):
+    if limits.offload_objection(s.offload, s.pp) or (not s.zero and s.dp * s.cp > 1):
         s = replace(s, offload="none")
     return s
 

@@ -67,11 +67,20 @@ LIMITS = Limits(
 """torchtitan 0.3 refuses pipelines of tied weights, and tp that does not divide the heads of keys and values
 (models/common/decoder.py); its experts are whole, on devices of dp_shard · cp · tp (distributed/parallel_dims.py).
 Models of images have neither tp nor pipelines (experiments/vlm/infra/parallelize.py)."""
-_ROWS_ENDING = ".csv"
+ROWS_ENDING = ".csv"
+SCHEDULE = "pipeline_parallel_schedule"
+COUNTS = {
+    "pp": "pipeline_parallel_degree",
+    "micro_batch": "pipeline_parallel_microbatch_size",
+    "tp": "tensor_parallel_degree",
+    "cp": "context_parallel_degree",
+    "ep": "expert_parallel_degree",
+}
+"""Field of a strategy → that of ParallelismConfig."""
 _RECOMPUTE = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
-_RESHARD = {2: "never", 3: "always"}
+RESHARD = {2: "never", 3: "always"}
 """ZeRO stage → whether FSDP gives weights back after the forward pass, and gathers them again for the backward one."""
-_PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
+PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def write(plan: BlockPlan, path: Path) -> Written:
@@ -89,12 +98,12 @@ def write(plan: BlockPlan, path: Path) -> Written:
     beside = {}
     if plan.strategy.stages > 1:
         name = LIMITS.schedules[plan.strategy.schedule]
-        lines += [f"    pipeline_parallel_schedule={name!r},"]
+        lines += [f"    {SCHEDULE}={name!r},"]
         if name == BY_ROWS:
-            lines += [f"    pipeline_parallel_schedule_csv={str(path.with_suffix(_ROWS_ENDING))!r},"]
-            beside[_ROWS_ENDING] = str(schedule)
+            lines += [f"    {SCHEDULE}_csv={str(path.with_suffix(ROWS_ENDING))!r},"]
+            beside[ROWS_ENDING] = str(schedule)
         lines += ["    module_fqns_per_model_part=["]
-        lines += [f"        [{', '.join(parts)}]," for parts in stage_modules(plan.layers)]
+        lines += [f"        {parts}," for parts in module_names(plan.layers)]
         lines += ["    ],"]
     lines += [")", "training = TrainingConfig("]
     lines += [f"    {key}={value!r}," for key, value in training(plan.strategy).items()]
@@ -106,12 +115,11 @@ def write(plan: BlockPlan, path: Path) -> Written:
 
 def parallelism(s: Strategy) -> dict[str, Any]:
     """Fields of ParallelismConfig but those of the pipeline's stages."""
-    fields: dict[str, Any] = {"pipeline_parallel_degree": s.pp, "pipeline_parallel_microbatch_size": s.micro_batch}
-    fields |= {"tensor_parallel_degree": s.tp, "enable_sequence_parallel": s.sequence_parallel and s.tp > 1}
-    fields |= {"context_parallel_degree": s.cp, "expert_parallel_degree": LIMITS.expert_degree(s)}
+    fields: dict[str, Any] = {key: getattr(s, name) for name, key in COUNTS.items()}
+    fields |= {COUNTS["ep"]: LIMITS.expert_degree(s), "enable_sequence_parallel": s.sequence_parallel and s.tp > 1}
     if s.zero:
         fields |= {"data_parallel_replicate_degree": 1, "data_parallel_shard_degree": s.dp}
-        fields |= {"fsdp_reshard_after_forward": _RESHARD[s.zero]}
+        fields |= {"fsdp_reshard_after_forward": RESHARD[s.zero]}
     else:
         fields |= {"data_parallel_replicate_degree": s.dp, "data_parallel_shard_degree": 1}
     return fields
@@ -121,21 +129,10 @@ def training(s: Strategy) -> dict[str, Any]:
     """Fields of TrainingConfig: without a pipeline micro-batches are steps of gradient accumulation."""
     local = s.micro_batch * (s.micro_batches if s.pp > 1 else 1)
     fields: dict[str, Any] = {"local_batch_size": local, "global_batch_size": s.global_batch}
-    fields |= {"mixed_precision_param": _PRECISION[s.precision]}
+    fields |= {"mixed_precision_param": PRECISIONS[s.precision]}
     if s.pp > 1:
         fields |= {"disable_cuda_graphs": True}
     return fields
-
-
-def stage_modules(layers: tuple[int, ...]) -> Iterator[list[str]]:
-    """Of each virtual stage, the items of a Python list of its modules."""
-    for stage, (begin, stop) in enumerate(pairwise(accumulate(layers, initial=0))):
-        parts = ['"tok_embeddings"'] if stage == 0 else []
-        if begin < stop:
-            parts += [f'*(f"layers.{{i}}" for i in range({begin}, {stop}))']
-        if stage == len(layers) - 1:
-            parts += ['"norm"', '"lm_head"']
-        yield parts
 
 
 def _require_layers(plan: BlockPlan) -> Schedule:

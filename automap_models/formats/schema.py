@@ -274,9 +274,13 @@ def load_yaml(path: str | os.PathLike[str], do: str) -> object:
     Raises:
         BadInput: the file cannot be read, is no YAML, or is too large; `do` says in messages what belongs there.
     """
+    return parse_yaml(read_bytes(path, LARGEST_YAML_BYTES), str(path), do)
+
+
+def parse_yaml(content: bytes, where: str, do: str) -> object:
+    """The document of a YAML file's content; see `load_yaml`."""
     import yaml
 
-    content, where = read_bytes(path, LARGEST_YAML_BYTES), str(path)
     try:
         document = _parsed_yaml(content)
     except yaml.YAMLError as error:

@@ -240,6 +240,33 @@ class FitRequest(StrategyRequest):
     """`automap fit`: whether a strategy fits, and what would where none does; nothing is proven of its step."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class DoctorRequest:
+    """`automap doctor`.
+
+    Attributes:
+        what: the path of a file of another program, or a command line.
+        model: in place of what the file says; None where that is enough.
+        topo: the cluster; None: as many `device` as the file says.
+        sequence, vocabulary: tokens of a sample, and of the model, where the file does not say them.
+        fields: those of a strategy that it does not say.
+        variables: of a script, that are set outside.
+        ignored: settings that are not known, and priced without; all of them under "all".
+    """
+
+    what: str
+    model: Source | None = None
+    topo: str | Cluster | None = None
+    device: str | Device | None = None
+    sequence: int | None = None
+    vocabulary: int | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+
+DOCTOR_FIELDS = ("micro_batch", "global_batch", "recompute")
+"""Fields of a strategy that a file of another program may leave to something else."""
 FIELDS = (
     *("tp", "pp", "dp", "vp", "cp", "ep", "etp"),
     *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "dispatcher", "offload", "layers"),
@@ -434,6 +461,7 @@ SOLVERS: Mapping[type, str] = {
     ExploreRequest: "exploration.solve",
     StrategyRequest: "strategies.solve",
     FitRequest: "fit.solve",
+    DoctorRequest: "doctor.solve",
     RunRequest: "plan_files.run",
     ExportRequest: "plan_files.export",
     PlaceRequest: "placement.solve",

@@ -51,7 +51,7 @@ _ALIKE = """
     trainable verify devices price reserve seed warm_start
     runtime tp pp dp vp cp ep etp micro_batch recompute zero sequence_parallel precision dispatcher offload layers
     check snap to topo also pull optimizer states freeze lora quantize tokens gpu_hour
-    deadline mtbf checkpoint restart images mtp imbalance
+    deadline mtbf checkpoint restart images mtp imbalance ignore set vocabulary
 """
 _DESTINATIONS = {f"--{word.replace('_', '-')}": name for word, name in FIELD_OF.items()}
 ARGUMENTS: Mapping[str, str] = {
@@ -62,6 +62,7 @@ ARGUMENTS: Mapping[str, str] = {
     "ranks": "--pp",
     "reserve_bytes": "--reserve",
     "flash": "--no-flash",
+    "gpus": "--gpus",
     "virtual": "--vp",
 }
 """Argument of the library, as its messages name it → the commands' option for it."""
@@ -170,6 +171,11 @@ def name_argument(text: str) -> str:
             what = f"a {part} of {nbytes} bytes ({text[:20]}…); a file can have at most {most}"
             raise argparse.ArgumentTypeError(what)
     return text
+
+
+def file_or_command(text: str) -> str:
+    """An argument's type: a name, or a command line, which has spaces and may be longer than a name."""
+    return text if " " in text.strip() and "\0" not in text else name_argument(text)
 
 
 def file_argument(text: str) -> Path:

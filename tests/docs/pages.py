@@ -2,7 +2,7 @@
 
 A page is a text with fenced blocks, which are taken in order, all in one folder:
 
-    `name.py`: + ```python    the file is written; so are ```json and ```yaml below a file's name
+    `name.py`: + ```python    the file is written; so are ```json, ```yaml and scripts below a file's name
     ```python                 the program runs
     ```bash                   its lines that begin with automap run, in this process; those with python datagen/run.py
                               and python train/run.py, too, with the sizes that a test gives them
@@ -27,7 +27,7 @@ from automap_models.infer import app
 
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"`([\w-]+\.(?:py|json|yaml))`(?: \(.*\))?[:,]$")
+_FILE = re.compile(r"`([\w-]+\.(?:py|json|yaml|sh))`(?: \(.*\))?[:,]$")
 PROGRAMS = ("datagen/run.py", "train/run.py")
 _USAGE = re.compile(r"[A-Z]{4,}|\[--")
 """What a synopsis holds and a command does not."""

@@ -44,6 +44,9 @@ def test_the_nearest_plan_of_others_keeps_it_on_devices() -> None:
         assert (objection is None) is (offload == "optimizer")
         assert objection is None or "no optimizer on hosts" in objection.what
         assert snapped_strategy(PLAIN, limits)[0].offload == offload
+    objection = strategy_limits("megatron").objection(replace(PLAIN, zero=0))
+    assert objection is not None
+    assert "ZeRO" in objection.what
     objection = strategy_limits("deepspeed").objection(replace(PLAIN, dp=2, pp=2, layers=(2, 2)))
     assert objection is not None
     assert "beside a pipeline" in objection.what

@@ -124,6 +124,36 @@ CONFIGS: list[dict[str, object]] = [
 """config.json of Hugging Face's models."""
 
 
+OF_OTHERS = {
+    "train.sh": b"""\
+TP=2
+ARGS=(--num-layers 2 --hidden-size 16 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32)
+if [ "$TP" == 2 ]; then ARGS+=(--bf16 --vocab-size 40); fi
+torchrun --nproc-per-node 4 pretrain_gpt.py ${ARGS[@]} --tensor-model-parallel-size $TP \\
+    --micro-batch-size 1 --global-batch-size $((4 * $TP)) --pipeline-model-parallel-layout "Et|tL" \\
+    --pipeline-model-parallel-size 2
+""",
+    "titan.toml": b"""\
+[training]
+local_batch_size = 2
+seq_len = 32
+[parallelism]
+tensor_parallel_degree = 2
+[activation_checkpoint]
+mode = "full"
+""",
+    "accelerate.yaml": b"""\
+distributed_type: FSDP
+mixed_precision: bf16
+num_processes: 2
+fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: true}
+parallelism_config: {parallelism_config_tp_size: 2}
+""",
+    "zero.json": b'{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}',
+}
+"""Files of other programs, for automap-doctor."""
+
+
 def as_json(document: object) -> bytes:
     """A document as a file holds it."""
     return json.dumps(document).encode()

@@ -22,12 +22,13 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (975, 8),
-    "core": (7_990, 37),
+    "automap_models": (1_033, 8),
+    "core": (7_996, 37),
     "cost": (3_807, 19),
     "envs": (1_600, 12),
-    "export": (2_063, 14),
-    "formats": (5_305, 21),
+    "export": (2_080, 14),
+    "formats": (5_309, 21),
+    "importing": (1_567, 12),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
@@ -38,20 +39,20 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (3_029, 15),
     "plots": (1_258, 9),
-    "requests": (2_195, 14),
+    "requests": (2_461, 15),
     "rl": (1_068, 9),
     "run": (4_716, 24),
     "simulate": (1_736, 10),
     "torch_export": (3_110, 14),
     "workloads": (5_742, 34),
     "zoo": (1, 1),
-    "infer": (5_334, 32),
+    "infer": (5_528, 34),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 72_568, "files": 399, "compiled": 80, "numbers": 245}
+TOTALS = {"lines": 74_680, "files": 414, "compiled": 80, "numbers": 249}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -33,6 +33,7 @@ RANK = {
     "plots": 8,
     "run": 8,
     "export": 8,
+    "importing": 8,
     "requests": 9,
     "api": 10,
     "zoo": 7,

@@ -10,14 +10,29 @@ from pathlib import Path
 import pytest
 
 import automap_models
-from automap_models.infer.commands import calibrate, export, fit, infer, models, place, plan, profile, run, search
+from automap_models.infer.commands import (
+    calibrate,
+    doctor,
+    export,
+    fit,
+    infer,
+    models,
+    place,
+    plan,
+    profile,
+    run,
+    search,
+)
 from automap_models.infer.commands.parsing import ARGUMENTS, in_options
 
 LIBRARY = Path(automap_models.__file__).parent
 PYTHON_ONLY = ("api.py", "cost/strategy.py")
 """Modules that no command calls."""
-OPTIONS_OF_OTHERS = ("export/megatron.py", "export/galvatron.py", "export/torch_split_spec.py")
-"""Modules whose texts are options of the frameworks that plans are exported to."""
+OPTIONS_OF_OTHERS = (
+    *("export/megatron.py", "export/galvatron.py", "export/torch_split_spec.py", "importing/megatron.py"),
+    *("importing/megatron_arguments.py", "importing/megatron_model.py", "importing/megatron_rewrite.py"),
+)
+"""Modules whose texts are options of the frameworks that plans are exported to, or that files are read of."""
 NO_OPTION = {
     *("cut_at", "slowdown", "speed", "orders", "forward_s", "weight_s"),
     *("measured", "gpus", "gpu_type", "heads", "kv_heads", "links", "gap", "recompute_blocks", "gradient_bytes"),
@@ -25,7 +40,7 @@ NO_OPTION = {
 """Arguments for which the commands have no option: of restrictions, of observed devices, of a cluster's file, of
 schedules without plans, of measured steps, of unequal devices, of the search for a strategy and its results, and of
 runtimes."""
-ONE_WORD = (calibrate, export, fit, infer, models, place, plan, profile, run)
+ONE_WORD = (calibrate, doctor, export, fit, infer, models, place, plan, profile, run)
 COMMANDS = (*(module.COMMAND for module in ONE_WORD), *search.COMMANDS.values())
 
 

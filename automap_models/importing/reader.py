@@ -1,0 +1,57 @@
+"""A file of another program, or a command line, told by what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from automap_models.errors import BadInput
+from automap_models.formats.schema import LARGEST_YAML_BYTES, located, read_bytes
+from automap_models.importing import accelerate, deepspeed, documents, megatron, torchtitan
+from automap_models.importing.setting import Setting
+from automap_models.resources import is_file
+
+DOCUMENTS = (".toml", ".json", ".yaml", ".yml", ".py")
+
+
+def read_setting(what: str, variables: Mapping[str, str], vocabulary: int | None = None) -> Setting:
+    """What a file says, or the text itself where it is a command.
+
+    Args:
+        what: the path of a file; or a command, which has a space.
+        variables, vocabulary: see `megatron.read`.
+
+    Raises:
+        BadInput: it cannot be read, contradicts itself, or is of no program that is known.
+    """
+    path = Path(what)
+    if not is_file(path):
+        if not what.strip() or not any(space in what.strip() for space in " \n"):
+            do = "give a command line in quotes, or a script, TOML, JSON or YAML"
+            raise BadInput("is neither a file nor a command line", where=what[:60], do=do)
+        with located("the command line"):
+            return megatron.read(what, variables, vocabulary)
+    try:
+        text = read_bytes(path, LARGEST_YAML_BYTES).decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadInput("is no text", where=what, do="give a script, TOML, JSON or YAML") from None
+    ending = path.suffix.lower()
+    try:
+        return _read(path, text, ending, variables, vocabulary)
+    except BadInput as error:
+        where = what if error.where in (None, what) else f"{what}, {error.where}"
+        raise BadInput(error.what, where=where, do=error.do) from None
+
+
+def _read(path: Path, text: str, ending: str, variables: Mapping[str, str], vocabulary: int | None) -> Setting:
+    if ending not in DOCUMENTS:
+        return megatron.read(text, variables, vocabulary)
+    values = documents.parse(text, ending, str(path))
+    if ending == ".toml" or "parallelism" in values:
+        return torchtitan.read(values, text, ending, path)
+    if "CONFIG" in values or "zero_optimization" in values or deepspeed.BATCHES.values() & values.keys():
+        return deepspeed.read(values, text, ending)
+    if "distributed_type" in values:
+        return accelerate.read(values, text, ending)
+    do = "give a configuration of torchtitan (TOML), DeepSpeed (JSON) or Accelerate (YAML), or a script of Megatron"
+    raise BadInput("is of no program that is known", do=do)
