@@ -51,7 +51,7 @@ _ALIKE = """
     trainable verify devices price reserve seed warm_start
     runtime tp pp dp vp cp ep etp micro_batch recompute zero sequence_parallel precision dispatcher layers check snap to
     topo also pull optimizer states freeze lora quantize tokens gpu_hour
-    deadline mtbf checkpoint restart images mtp
+    deadline mtbf checkpoint restart images mtp port host allow_remote
 """
 _DESTINATIONS = {f"--{word.replace('_', '-')}": name for word, name in FIELD_OF.items()}
 ARGUMENTS: Mapping[str, str] = {

@@ -38,20 +38,21 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (2_984, 15),
     "plots": (1_258, 9),
-    "requests": (2_065, 13),
+    "requests": (2_075, 13),
     "rl": (1_068, 9),
+    "serve": (713, 6),
     "run": (4_705, 24),
     "simulate": (1_732, 10),
     "torch_export": (3_110, 14),
     "workloads": (5_287, 31),
     "zoo": (1, 1),
-    "infer": (5_324, 32),
+    "infer": (5_395, 33),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_317, 26),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 71_678, "files": 395, "compiled": 80, "numbers": 242}
+TOTALS = {"lines": 72_472, "files": 402, "compiled": 80, "numbers": 247}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

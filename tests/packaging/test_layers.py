@@ -35,6 +35,7 @@ RANK = {
     "export": 8,
     "requests": 9,
     "api": 10,
+    "serve": 10,
     "zoo": 7,
 }
 # Below envs and rl in rank, yet none of their business.
