@@ -16,6 +16,7 @@ from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import PRECISIONS, RECOMPUTE, ZERO_STAGES, TransformerShape
 from automap_models.errors import BadInput
 from automap_models.export.targets import TARGETS, target_by_name
+from automap_models.formats.hardware_yaml import known_clusters
 from automap_models.formats.runtime_yaml import known_runtimes
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners.base import SILENT, Watch
@@ -23,7 +24,7 @@ from automap_models.plots.html import strategy_timeline
 from automap_models.requests import ModelsRequest, solve
 from automap_models.requests.strategies import priceable, searched_document
 from automap_models.requests.words import in_words
-from automap_models.serve.questions import Question, cluster_named, known_clusters, request_of, sized_devices
+from automap_models.serve.questions import Question, cluster_named, request_of, sized_devices
 
 MOST_BLOCKS = 8_000
 """Passes of a schedule that is drawn."""

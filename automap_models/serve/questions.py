@@ -18,6 +18,7 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Dispatcher, Precision, Recompute
 from automap_models.cost.profile_layers import PRECISIONS
 from automap_models.errors import BadInput
+from automap_models.export.targets import training_limits
 from automap_models.formats.hardware_yaml import (
     SIZED,
     device_of,
@@ -28,7 +29,7 @@ from automap_models.formats.hardware_yaml import (
     read_kinds,
 )
 from automap_models.formats.runtime_yaml import known_runtimes
-from automap_models.formats.schema import Document, Index
+from automap_models.formats.schema import Index
 from automap_models.planners.strategies.problem import usual_precision
 from automap_models.requests import StrategyRequest
 from automap_models.requests.plan import FREE, plan_request
@@ -44,7 +45,7 @@ Numbers = Annotated[tuple[Index, ...], Meta(max_length=4096)]
 Kinds = Annotated[tuple[Recompute, ...], Meta(max_length=4096)]
 
 
-class Question(Document, kw_only=True, frozen=True):
+class Question(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A strategy of a model on a cluster; fields are None where they are as `automap plan --price` has them.
 
     Attributes:
@@ -91,6 +92,8 @@ class Question(Document, kw_only=True, frozen=True):
 def request_of(question: Question, *, price: bool) -> StrategyRequest:
     """What `automap plan` is asked for: the price of the strategy, or the best one in its precision.
 
+    The best one is of those that the program runs whose numbers count, where its limits are known.
+
     Raises:
         BadInput: there is no such model, cluster or runtime, or the config.json cannot be read.
     """
@@ -100,10 +103,11 @@ def request_of(question: Question, *, price: bool) -> StrategyRequest:
     if question.runtime is not None and question.runtime not in known_runtimes():
         raise BadInput(f"unknown runtime {question.runtime!r}", where="`runtime`", do=_one_of(known_runtimes()))
     options = {"precision": precision, "global_batch": question.global_batch, "runtime": question.runtime}
+    target = question.runtime if question.runtime in training_limits() else None
     request = plan_request(
         Source(work.shape.name, SourceKind.WORKLOAD, model=work),
         cluster,
-        {**(question.fields() if price else {}), **options},
+        {**(question.fields() if price else {"target": target}), **options},
         device=devices[0] if cluster.is_uniform else None,
         price=price,
     )

@@ -5,8 +5,8 @@
     POST /api/copy/TARGET                 … → texts of files
     POST /api/search                      … → events `progress`, then `best` or `error`
 
-What is refused is answered with status 422 and `{"what", "where", "do", "sentence", "field"}`. Prices have
-threads of their own, so that they wait neither for a search nor for what the page asks for beside them.
+What is refused is answered with status 422 and `{"what", "where", "do", "sentence", "field"}`. Prices wait
+neither for a search nor for what the page asks for beside them; what a page that moved on has asked is not answered.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from automap_models.errors import AutomapError, BadInput
@@ -38,7 +39,7 @@ from automap_models.serve.questions import Question
 PAGE = Path(__file__).parent / "page"
 LARGEST_BODY = 256 << 10
 """Bytes of a question, a config.json in it included."""
-LONGEST_SEARCH_S = 300.0
+LONGEST_SEARCH_S = 600.0
 """Of the clock on the wall, waiting for other searches not counted."""
 MOST_WAITING = 8
 """Searches that wait for one that runs."""
@@ -52,8 +53,8 @@ class Stopped(Exception):
 
 def application(*, remote: bool) -> Starlette:
     """The application; `remote` is whether other machines may ask."""
-    routes = [Route(f"/api/{name}", _answering(answer), methods=["POST"]) for name, answer in ANSWERS.items()]
-    routes += [
+    routes: list[BaseRoute] = [
+        *(Route(f"/api/{name}", _answering(answer), methods=["POST"]) for name, answer in ANSWERS.items()),
         Route("/api/models", lambda request: _json(answers.models())),
         Route("/api/clusters", lambda request: _json({**answers.clusters(), "copies": list(COPIES)})),
         Route("/api/copy/{target}", _copy, methods=["POST"]),
@@ -62,7 +63,8 @@ def application(*, remote: bool) -> Starlette:
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["*"] if remote else LOCAL)
     app = Starlette(routes=routes, middleware=[hosts], exception_handlers={AutomapError: _refused})
-    app.state.searches, app.state.prices, app.state.others = (ThreadPoolExecutor(n) for n in (1, 2, 1))
+    app.state.searches = ThreadPoolExecutor(1)
+    app.state.prices, app.state.others = asyncio.Semaphore(2), asyncio.Semaphore(1)
     app.state.waiting = 0
     return app
 
@@ -112,9 +114,10 @@ def _answering(answer: Callable[[Question], dict[str, Any]]) -> Callable[[Reques
 
     async def answering(request: Request) -> Response:
         question = await _question(request)
-        loop = asyncio.get_running_loop()
-        threads = request.app.state.prices if answer is answers.price else request.app.state.others
-        return await loop.run_in_executor(threads, lambda: _json(answer(question)))
+        async with request.app.state.prices if answer is answers.price else request.app.state.others:
+            if await request.is_disconnected():
+                return Response()
+            return await run_in_threadpool(lambda: _json(answer(question)))
 
     return answering
 

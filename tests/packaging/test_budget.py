@@ -40,7 +40,7 @@ BUDGET = {
     "plots": (1_258, 9),
     "requests": (2_075, 13),
     "rl": (1_068, 9),
-    "serve": (713, 6),
+    "serve": (722, 6),
     "run": (4_705, 24),
     "simulate": (1_732, 10),
     "torch_export": (3_110, 14),
@@ -49,10 +49,10 @@ BUDGET = {
     "infer": (5_395, 33),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (4_317, 26),
+    "benchmarks": (4_431, 27),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 72_472, "files": 402, "compiled": 80, "numbers": 247}
+TOTALS = {"lines": 72_481, "files": 402, "compiled": 80, "numbers": 247}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -199,6 +199,16 @@ def test_the_best_is_that_of_am_plan(client: TestClient, config: str) -> None:
     assert best["strategy"]["tp"] != 2
 
 
+def test_the_best_for_a_program_is_one_that_it_runs(client: TestClient) -> None:
+    """Without Megatron's limits the search answers with ZeRO-2, which Megatron has not, and the price is refused."""
+    question = {"model": "llama3-8b", "cluster": "8xh100", "sequence": 2048, "global_batch": 32, "runtime": "megatron"}
+    _, best = events(client.post("/api/search", json=question).text)[-1]
+    assert best["for"] == "megatron"
+    strategy = {name: value for name, value in best["strategy"].items() if name != "micro_batches"}
+    priced = client.post("/api/price", json={**question, **strategy}).json()
+    assert priced["step_s"] == pytest.approx(best["step_s"])
+
+
 def test_a_search_says_what_does_not_fit(client: TestClient) -> None:
     text = client.post("/api/search", json={"model": "llama3-405b", "cluster": "1xt4", "global_batch": 1}).text
     kind, refusal = events(text)[-1]

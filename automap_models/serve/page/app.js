@@ -273,7 +273,7 @@ function showTimeline(timeline, error) {
     const boxes = blocks.filter((block) => block[1] % 2 === odd).map(([rank, , , start, end]) => `M${start} ${rank + 0.06}H${end}V${rank + 0.94}H${start}z`);
     return make("path", { d: boxes.join(""), class: `k${PASSES.indexOf(kind)}${odd ? " odd" : ""}` });
   })));
-  $("schedule").classList.toggle("empty", !drawn);
+  svg.style.height = `${Math.min(20, Math.max(4, 1.6 * (drawn?.ranks ?? 1)))}rem`;
   if (drawn) svg.setAttribute("aria-label", `${drawn.schedule}: ${drawn.ranks} ranks, ${seconds(drawn.length_s)}; + and − zoom, arrows move`);
   zoom("all");
 }
@@ -358,7 +358,7 @@ function showDistance() {
   else {
     const known = Math.min(best.step_s, price.verdict === "fits" ? price.step_s : Infinity), further = price.step_s / known - 1;
     lines.push(further > 5e-4 ? `This choice takes ${percent(further)} longer than the best known, ${seconds(known)}.` : "This is the best known.");
-    if (best.bound_s) lines.push(`No strategy is shorter than ${seconds(best.bound_s)}: this one is within ${percent(Math.max(0, price.step_s / best.bound_s - 1))} of that proven bound.`);
+    if (best.bound_s) lines.push(`It is proven that no strategy is shorter than ${seconds(best.bound_s)}: this one takes ${percent(Math.max(0, price.step_s / best.bound_s - 1))} longer.`);
     if (further > 5e-4) lines.push(make("button", { type: "button", click: () => take(best, state, best.key) }, "Take the best again"));
   }
   $("search").hidden = false;
