@@ -219,15 +219,15 @@ def test_a_config_json_is_pasted_and_travels_with_the_link(page: Page) -> None:
 
 def test_the_schedule_is_drawn_and_zoomed(page: Page) -> None:
     page.show(f"{START}&pp=4")
-    box = page.wait(lambda: page.one("#timeline").get_attribute("viewBox"))
+    box = page.wait(lambda: page.one("#timeline").get_dom_attribute("viewBox"))
     assert page.driver.find_elements(By.CSS_SELECTOR, "#timeline path.k0")
     page.one("#timeline").send_keys("+")
     width = float(box.split()[2])
-    assert float(page.one("#timeline").get_attribute("viewBox").split()[2]) == pytest.approx(width / 2)
+    assert float(page.one("#timeline").get_dom_attribute("viewBox").split()[2]) == pytest.approx(width / 2)
     page.one("#timeline").send_keys(Keys.ARROW_RIGHT)
-    assert float(page.one("#timeline").get_attribute("viewBox").split()[0]) == pytest.approx(width * 0.375)
+    assert float(page.one("#timeline").get_dom_attribute("viewBox").split()[0]) == pytest.approx(width * 0.375)
     page.click("[data-zoom=all]")
-    assert page.one("#timeline").get_attribute("viewBox") == box
+    assert page.one("#timeline").get_dom_attribute("viewBox") == box
 
 
 def test_steps_of_other_numbers_of_devices_are_drawn(page: Page) -> None:
