@@ -30,6 +30,7 @@ SUMMARIES: Mapping[str, str] = {
     "run": "run a plan on this machine or under torchrun, and hold it against its prediction",
     "export": "write a plan for another framework",
     "models": "list the models that have a name",
+    "serve": "price strategies on a web page, while their fields are moved",
     "calibrate": "fit a runtime or a kind of device to measured training steps or profiles",
 }
 """Command → what it is for; each is a module of `commands` with a COMMAND, or with COMMANDS of its own by name."""
@@ -158,4 +159,4 @@ def automap() -> int:
     return program(main)
 
 
-infer, profile, plan, fit, doctor, place, search, run, export, models, calibrate = map(_script, SUMMARIES)
+infer, profile, plan, fit, doctor, place, search, run, export, models, serve, calibrate = map(_script, SUMMARIES)

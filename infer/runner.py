@@ -74,6 +74,7 @@ class Report:
         warnings, remarks: lines for standard error, with JSON, too; the command's name stands before warnings.
         names: an output's name → how the report calls it, where that differs.
         exit_code: 0, unless the outcome is bad news.
+        then: what goes on once all this is told, until it is interrupted; None: nothing.
     """
 
     show: Callable[[], None]
@@ -84,6 +85,7 @@ class Report:
     remarks: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     exit_code: int = 0
+    then: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,8 @@ class Command(Generic[RequestT]):
             say(f"{prog}: warning: {in_options(warning)}")
         for line in report.remarks:
             say(line)
+        if report.then is not None:
+            report.then()
         return report.exit_code
 
     def _files(self, namespace: argparse.Namespace) -> dict[str, Path]:

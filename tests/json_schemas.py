@@ -496,6 +496,14 @@ class Models(TypedDict):
     models: list[NamedModel]
 
 
+class Served(TypedDict):
+    """`automap serve`: the address of the page."""
+
+    schema: Literal[1]
+    kind: Literal["serve"]
+    address: str
+
+
 class Families(TypedDict):
     """`automap models --families`: the values of model_type that a config.json may have."""
 
@@ -515,6 +523,7 @@ DOCUMENTS: Mapping[str, tuple[type, ...]] = {
     "run": (Observed,),
     "export": (Exported,),
     "models": (Models, Families),
+    "serve": (Served,),
     "calibrate": (Calibrated,),
 }
 """Command → what its `--json` prints, one of them."""

@@ -16,7 +16,7 @@ from automap_models.core.estimate import Estimate, strategy_in_words
 from automap_models.core.model_work import ModelWork
 from automap_models.core.plan import Plan
 from automap_models.core.result import Result
-from automap_models.core.schedules import DEFAULT_MIN_GAIN, DEFAULT_SCHEDULE, SCHEDULES
+from automap_models.core.schedules import DEFAULT_MIN_GAIN, DEFAULT_SCHEDULE, schedule_family
 from automap_models.core.strategy import PARTS, Precision, Strategy, TransformerShape, require_parts
 from automap_models.core.tuning import Training
 from automap_models.cost.profile_layers import ProfileWork
@@ -232,6 +232,16 @@ def divides(source: Source) -> bool:
 
 def _priced(request: StrategyRequest, watch: Watch) -> Estimate:
     """The price of a strategy."""
+    strategy, pricing = priceable(request, watch)
+    return pricing.estimate(strategy)
+
+
+def priceable(request: StrategyRequest, watch: Watch) -> tuple[Strategy, StrategyPricing]:
+    """The strategy that a request gives, which the model, the cluster and the framework can run, and what prices it.
+
+    Raises:
+        BadInput: one of them cannot.
+    """
     cluster = request.cluster
     kinds, device = read_kinds(cluster), device_on(cluster, request.device)
     devices = [*kinds.values()] or [device]
@@ -250,7 +260,7 @@ def _priced(request: StrategyRequest, watch: Watch) -> Estimate:
         objection = within.objection(strategy, model.facts)
         if objection is not None:
             raise BadInput(objection.what, where="`target`", do=objection.do)
-    return StrategyPricing(model, cluster, device, runtime, kinds).estimate(strategy)
+    return strategy, StrategyPricing(model, cluster, device, runtime, kinds)
 
 
 def _runtime(request: StrategyRequest, precision: Precision, device: Device, shape: TransformerShape) -> Runtime:
@@ -269,7 +279,7 @@ def _named_runtime(request: StrategyRequest, precision: Precision, device: Devic
     if isinstance(named, Runtime):
         return named
     _require_runtime(named, request.fields)
-    if named is None and request.target in known_runtimes():
+    if named is None and request.target is not None and request.target in known_runtimes():
         named = request.target
     runtime = read_runtime(named).runtime(precision, device.name) if named else DEFAULT_RUNTIME
     return replace(runtime, name=str(named or ""), flash=runtime.flash and request.flash)
@@ -318,7 +328,7 @@ def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerSha
         raise BadInput(what, where="`dp`", do="let the product of all be the number of devices")
     fields.setdefault("dp", cluster.devices // shared)
     fields.setdefault("schedule", "interleaved" if fields.get("vp", 1) > 1 else DEFAULT_SCHEDULE)
-    fields.setdefault("vp", SCHEDULES[fields["schedule"]].virtual or 1)
+    fields.setdefault("vp", schedule_family(fields["schedule"]).virtual or 1)
     try:
         strategy = Strategy(**fields)
     except BadInput as error:

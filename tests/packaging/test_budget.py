@@ -39,20 +39,21 @@ BUDGET = {
     "planners/staged": (3_527, 19),
     "planners/strategies": (3_029, 15),
     "plots": (1_258, 9),
-    "requests": (2_461, 15),
+    "requests": (2_471, 15),
     "rl": (1_068, 9),
+    "serve": (724, 6),
     "run": (4_716, 24),
     "simulate": (1_736, 10),
     "torch_export": (3_110, 14),
     "workloads": (5_742, 34),
     "zoo": (1, 1),
-    "infer": (5_528, 34),
+    "infer": (5_600, 35),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (4_317, 26),
+    "benchmarks": (4_431, 27),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 74_680, "files": 414, "compiled": 80, "numbers": 249}
+TOTALS = {"lines": 75_486, "files": 421, "compiled": 80, "numbers": 254}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

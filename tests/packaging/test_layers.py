@@ -36,6 +36,7 @@ RANK = {
     "importing": 8,
     "requests": 9,
     "api": 10,
+    "serve": 10,
     "zoo": 7,
 }
 # Below envs and rl in rank, yet none of their business.

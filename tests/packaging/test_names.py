@@ -79,7 +79,7 @@ ALIKE = {
     ),
     "does the same for another front end": ("measure", "profile", "step"),
     "is the library's, the picture's, the report's or the command's side of one command": (
-        *("calibration", "doctor", "exploration", "export", "fit", "models", "replan", "run", "sweep"),
+        *("calibration", "doctor", "exploration", "export", "fit", "models", "replan", "run", "serve", "sweep"),
     ),
     "lists planners, or models": ("registry",),
     "reads what the other writes": ("deepspeed", "megatron", "torchtitan"),

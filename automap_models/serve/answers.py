@@ -1,0 +1,158 @@
+"""What the page is told: prices, values of fields that cannot be taken and why, the schedule, models and clusters.
+
+All are plain JSON types; figures are seconds and bytes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from automap_models.core.cluster import upper_bytes
+from automap_models.core.estimate import Estimate, strategy_in_words
+from automap_models.core.schedules import SCHEDULES
+from automap_models.core.strategy import OFFLOADS, PRECISIONS, RECOMPUTE, ZERO_STAGES, TransformerShape
+from automap_models.errors import BadInput
+from automap_models.export.targets import TARGETS, target_by_name
+from automap_models.formats.hardware_yaml import known_clusters
+from automap_models.formats.runtime_yaml import known_runtimes
+from automap_models.formats.strategy_plan import estimate_document
+from automap_models.planners.base import SILENT, Watch
+from automap_models.plots.html import strategy_timeline
+from automap_models.requests import ModelsRequest, solve
+from automap_models.requests.strategies import priceable, searched_document
+from automap_models.requests.words import in_words
+from automap_models.serve.questions import Question, cluster_named, request_of, sized_devices
+
+MOST_BLOCKS = 8_000
+"""Passes of a schedule that is drawn."""
+MOST_DEGREE = 64
+"""Of degrees that the page offers."""
+LANES: Mapping[str, tuple[object, ...]] = {
+    "vp": (1, 2, 3, 4, 5, 6, 8, 10),
+    "micro_batch": (1, 2, 4, 8, 16, 32),
+    "schedule": tuple(SCHEDULES),
+    "recompute": RECOMPUTE,
+    "zero": ZERO_STAGES,
+    "sequence_parallel": (False, True),
+    "offload": OFFLOADS,
+    "precision": PRECISIONS,
+}
+"""Field → the values of it that the page offers, whatever the model is."""
+
+
+def estimate_of(question: Question) -> Estimate:
+    """The price of the question's strategy, as `automap plan --price` has it.
+
+    Raises:
+        BadInput: the strategy, the model or the cluster cannot be used.
+    """
+    with in_words():
+        estimate: Estimate = solve(request_of(question, price=True))
+    return estimate
+
+
+def price(question: Question) -> dict[str, Any]:
+    """The step and its parts, throughput, and the memory of every rank beside what a device has."""
+    estimate = estimate_of(question)
+    document = estimate_document(estimate)
+    for rank in document["memory"]:
+        rank["upper"] = upper_bytes(rank["total"])
+    devices = estimate.strategy.devices
+    return {**document, "words": strategy_in_words(estimate), "devices": devices, "tokens_per_s": estimate.tokens_per_s}
+
+
+def choices(question: Question) -> dict[str, Any]:
+    """Field → its values, each with the reason why the others leave no room for it, or None.
+
+    A reason that the question itself is refused for is no reason against a value of another field.
+    """
+    shape = request_of(question, price=True).source.model.shape  # type: ignore[attr-defined]
+    refused = _reason(question)
+    return {
+        name: [
+            {
+                "value": value,
+                "reason": None if (reason := _reason(question.changed(name, value))) == refused else reason,
+            }
+            for value in values
+        ]
+        for name, values in {**_degrees(shape, cluster_named(question.cluster)[0].devices), **LANES}.items()
+    }
+
+
+def _reason(question: Question) -> str | None:
+    """Why a strategy cannot be priced; None where it can."""
+    try:
+        with in_words():
+            priceable(request_of(question, price=True), SILENT)
+    except BadInput as error:
+        subject = "" if error.where is None or error.where.startswith("`") else f"{error.where} "
+        return f"{subject}{error.what}".replace("`", "")
+    return None
+
+
+def _degrees(shape: TransformerShape, devices: int) -> Mapping[str, tuple[int, ...]]:
+    """Divisors of the devices; ep has those of the experts alone, pp no more than there are layers."""
+    divisors = tuple(n for n in range(1, min(devices, MOST_DEGREE) + 1) if devices % n == 0)
+    pp = tuple(n for n in divisors if n <= shape.layers)
+    ep = tuple(n for n in divisors if (shape.experts or 1) % n == 0)
+    return {"tp": divisors, "pp": pp, "cp": divisors, "ep": ep}
+
+
+def timeline(question: Question) -> dict[str, Any]:
+    """The schedule as it is played: kind → [rank, micro-batch, virtual stage of the rank, start, end] of each block.
+
+    Raises:
+        BadInput: it has more than MOST_BLOCKS passes.
+    """
+    estimate = estimate_of(question)
+    passes = 2 * estimate.strategy.micro_batches * estimate.strategy.stages
+    if passes > MOST_BLOCKS:
+        do = "take a smaller batch to see how it goes"
+        raise BadInput(f"{passes:,} passes are too many to draw", where="the timeline", do=do)
+    drawn = strategy_timeline(estimate)
+    blocks = defaultdict(list)
+    for i in drawn.intervals:
+        if not i.is_send and i.end_s > i.start_s:
+            blocks[i.kind].append((i.resource, i.micro_batch, i.chunk, i.start_s, i.end_s))
+    return {"schedule": drawn.schedule, "length_s": drawn.length_s, "ranks": estimate.strategy.pp, "blocks": blocks}
+
+
+def best(question: Question, watch: Watch) -> dict[str, Any]:
+    """The best strategy, and the bound that is proven, as `automap plan --json` prints them.
+
+    Raises:
+        BadInput: as of `price`.
+        Infeasible: no strategy fits the memory.
+    """
+    with in_words():
+        return searched_document(solve(request_of(question, price=False), watch))
+
+
+@cache
+def models() -> list[dict[str, Any]]:
+    """The transformers that have a name."""
+    return [
+        {"name": model.name, "parameters": model.parameters, "active": model.active, "layers": model.layers}
+        for model in solve(ModelsRequest())
+        if model.layers is not None
+    ]
+
+
+@cache
+def clusters() -> dict[str, Any]:
+    """The shipped clusters, devices that one can ask any number of, runtimes, and what a strategy is written for."""
+    targets = {name: what for name, what in TARGETS.items() if target_by_name(name).takes_strategies}
+    described = [(name, *cluster_named(name)) for name in known_clusters()]
+    return {
+        "clusters": [
+            {"name": name, "devices": cluster.devices, "kinds": [device.name for device in devices]}
+            for name, cluster, devices in described
+        ],
+        "devices": list(sized_devices()),
+        "runtimes": known_runtimes(),
+        "targets": targets,
+    }
