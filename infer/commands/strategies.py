@@ -37,7 +37,7 @@ STRATEGY = """
     --dispatcher         how tokens go to experts (default: once a node, by DeepEP or HybridEP, where the devices and
         --for have that, else by all-to-all; with --runtime as its file says)
     --offload            what lies in the memory of hosts: nothing, or the optimizer's state, which they update (default
-        nothing, unless nothing fits without)
+        nothing, unless nothing fits without or a fifth of the step is saved)
     --layers N,N,…       of each virtual stage, in the order of the model (with --price: equal, else as frameworks split
         them)
     --runtime NAME|FILE  the program that runs it, by whose numbers seconds and memory are: megatron, torchtitan,

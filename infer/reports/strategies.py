@@ -370,8 +370,8 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     if estimate.strategy.ep > 1 and dispatcher in ONCE_A_NODE:
         yield "experts", f"{ONCE_A_NODE[dispatcher]} has to be installed; --dispatcher alltoall plans without it"
     if estimate.strategy.offload != "none":
-        nbytes, limit = estimate.host
-        yield "hosts", f"{size(nbytes)} of {size(limit)} a device hold the optimizer's state, and update the weights"
+        of_host = " of ".join(map(size, estimate.host))
+        yield "hosts", f"{of_host} a device hold the optimizer's state; --offload none plans without"
     if (error := clock_error(estimate)) is not None:
         yield "clock", error
     nbytes, limit, rank = estimate.fullest

@@ -28,7 +28,7 @@ BUDGET = {
     "envs": (1_600, 12),
     "export": (2_080, 14),
     "formats": (5_309, 21),
-    "importing": (1_567, 12),
+    "importing": (1_568, 12),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
     "planners/staged": (3_527, 19),
-    "planners/strategies": (3_029, 15),
+    "planners/strategies": (3_040, 15),
     "plots": (1_258, 9),
     "requests": (2_471, 15),
     "rl": (1_068, 9),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (4_431, 27),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 75_486, "files": 421, "compiled": 80, "numbers": 254}
+TOTALS = {"lines": 75_498, "files": 421, "compiled": 80, "numbers": 255}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -21,6 +21,9 @@ from automap_models.planners.strategies.problem import StrategiesConfig, Strateg
 
 Change = tuple[str, StrategyProblem]
 """In words, and the problem as it is then."""
+WORTH = 0.2
+"""Share of a step that hosts have to save where something fits without them: how fast they update weights is known
+within a factor of two."""
 QUICK = StrategiesConfig(gap=0.3, guesses=10, refined=1, rounds=1, trials=6, budget_s=2.0)
 """Of searches that are to find out whether anything fits."""
 
@@ -63,14 +66,22 @@ def on_hosts(problem: StrategyProblem) -> StrategyProblem | None:
 def with_hosts(
     result: Result[StrategyProblem, Strategy], config: StrategiesConfig, watch: Watch = SILENT
 ) -> Result[StrategyProblem, Strategy]:
-    """A search's result; where nothing fits, that of the same search with the optimiser on hosts, if something fits
-    then."""
-    offloaded = on_hosts(result.problem) if result.plan is None else None
-    if offloaded is None:
-        return result
-    watch(Progress("trying the optimizer on hosts"))
-    other = StrategiesPlanner(config).solve(offloaded, watch=watch)
-    return result if other.plan is None else other
+    """A search's result; or that of the same search with the optimiser on hosts: where nothing fits without, or where
+    all that fits recomputes everything and hosts save WORTH of the step. What is proven is of both."""
+    least_s = float("inf")
+    if result.plan is not None:
+        least_s = (1.0 - WORTH) * result.cost.step_s if set(result.plan.recompute_kinds) == {"full"} else 0.0
+    offloaded = on_hosts(result.problem) if least_s else None
+    for search in (QUICK, config) if result.plan is not None else (config,):
+        if offloaded is None:
+            return result
+        watch(Progress("trying the optimizer on hosts"))
+        other = StrategiesPlanner(search).solve(offloaded, watch=watch)
+        if other.plan is None or other.cost.step_s > least_s:
+            return result
+    bounds = [bound for bound in (result.bound, other.bound) if bound is not None]
+    complete = other.bound is not None and (result.plan is None or result.bound is not None)
+    return replace(other, bound=min(bounds, key=lambda bound: bound.value) if complete else None)
 
 
 def remedies(changes: Iterable[Change], watch: Watch = SILENT, deadline: Deadline = NEVER) -> Iterator[Remedy]:

@@ -111,7 +111,7 @@ def test_the_optimizer_lies_on_hosts_where_nothing_fits_without(
     assert "optimizer" not in answer["memory"]
     assert answer["best"]["host_bytes"] == 16 * PARAMETERS
     assert main([model, *given]) == 0
-    assert "hosts  445 MB of 2.00 TB a device hold the optimizer's state" in capsys.readouterr().out
+    assert "hosts  445 MB of 2.00 TB a device hold the optimizer's state; --offload" in capsys.readouterr().out
     roomy = answered(capsys, model, *given[:-1], "10 GB")[1]
     assert roomy["best"]["strategy"]["offload"] == "none"
     planned = tmp_path / "strategy.json"
