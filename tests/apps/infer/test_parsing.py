@@ -22,6 +22,7 @@ from automap_models.infer.commands import (
     profile,
     run,
     search,
+    serve,
 )
 from automap_models.infer.commands.parsing import ARGUMENTS, in_options
 
@@ -31,16 +32,19 @@ PYTHON_ONLY = ("api.py", "cost/strategy.py")
 OPTIONS_OF_OTHERS = (
     *("export/megatron.py", "export/galvatron.py", "export/torch_split_spec.py", "importing/megatron.py"),
     *("importing/megatron_arguments.py", "importing/megatron_model.py", "importing/megatron_rewrite.py"),
+    "serve/copies.py",
 )
-"""Modules whose texts are options of the frameworks that plans are exported to, or that files are read of."""
+"""Modules whose texts are options of the frameworks that plans are exported to, or that files are read of, and commands
+to be copied."""
 NO_OPTION = {
     *("cut_at", "slowdown", "speed", "orders", "forward_s", "weight_s"),
     *("measured", "gpus", "gpu_type", "heads", "kv_heads", "links", "gap", "recompute_blocks", "gradient_bytes"),
+    *("host_memory", "cluster"),
 }
 """Arguments for which the commands have no option: of restrictions, of observed devices, of a cluster's file, of
-schedules without plans, of measured steps, of unequal devices, of the search for a strategy and its results, and of
-runtimes."""
-ONE_WORD = (calibrate, doctor, export, fit, infer, models, place, plan, profile, run)
+schedules without plans, of measured steps, of unequal devices, of the search for a strategy and its results, of
+runtimes, of devices' files and of the page."""
+ONE_WORD = (calibrate, doctor, export, fit, infer, models, place, plan, profile, run, serve)
 COMMANDS = (*(module.COMMAND for module in ONE_WORD), *search.COMMANDS.values())
 
 
