@@ -110,8 +110,8 @@ def test_kept_cases_are_of_known_targets() -> None:
             assert set(json.loads(path.read_bytes())) == {"arguments", "files"}
 
 
-def test_every_command_is_a_target() -> None:
-    assert set(COMMANDS) == set(app.SUMMARIES)
+def test_every_command_that_reads_files_is_a_target() -> None:
+    assert set(COMMANDS) == set(app.SUMMARIES) - {"serve"}
 
 
 def test_a_document_never_holds_itself() -> None:

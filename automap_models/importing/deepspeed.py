@@ -32,8 +32,8 @@ def read(values: Values, text: str, ending: str) -> Setting:
     inside = value_at(values, "CONFIG") if ending == ".py" else values
     if not isinstance(inside, dict):
         raise BadInput("holds no CONFIG", do="give the JSON of DeepSpeed, or the module that automap-export writes")
-    said = ((name, count_at(inside, key)) for name, key in BATCHES.items())
-    fields: dict[str, Any] = {name: count for name, count in said if count is not None}
+    counts = ((name, count_at(inside, key)) for name, key in BATCHES.items())
+    fields: dict[str, Any] = {name: count for name, count in counts if count is not None}
     fields = batches(fields) | {"zero": count_at(inside, *ZERO) or 0, "precision": precision(inside)}
     if (tensor := count_at(inside, *TENSOR)) is not None:
         fields["tp"] = tensor

@@ -7,7 +7,7 @@ import argparse
 from automap_models.serve import ServeRequest
 
 from ..runner import Command, Report
-from .parsing import add_options, at_least, filled
+from .parsing import add_options, at_least, filled, name_argument
 
 EPILOG = """The page prices a strategy while its fields are moved, shows the memory of every rank and the schedule,
 finds the best one, and writes it as a command or for a framework. It works without the internet, and writes no file.
@@ -34,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where, and for whom."""
     usual = ServeRequest()
     add_options(
-        parser, OPTIONS, port={"type": at_least(0), "default": usual.port}, host={"default": usual.host, "type": str}
+        parser,
+        OPTIONS,
+        port={"type": at_least(0), "default": usual.port},
+        host={"default": usual.host, "type": name_argument},
     )
 
 

@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (3_110, 14),
     "workloads": (5_742, 34),
     "zoo": (1, 1),
-    "infer": (5_600, 35),
+    "infer": (5_603, 35),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_431, 27),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 75_498, "files": 421, "compiled": 80, "numbers": 255}
+TOTALS = {"lines": 75_501, "files": 421, "compiled": 80, "numbers": 255}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -104,6 +104,7 @@ def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
 ANY_TEXT = {
     *("planner", "dtype", "cut_at", "model", "filter"),  # names that are looked up in tables, or written into a profile
     *("pin", "keep_together", "trainable", "pins", "together", "freeze", "lora"),  # patterns of layers and parameters
+    "ignore",  # settings of another program
 }
 """Arguments that may be any text, because no file is opened by them."""
 
