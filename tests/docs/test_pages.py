@@ -75,7 +75,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         pytest.param("how-to/replan.md", (), (), 1, marks=pytest.mark.slow),
         pytest.param("how-to/export.md", (), (), 4, marks=pytest.mark.slow),
         pytest.param("how-to/doctor.md", (), (), 2, marks=pytest.mark.slow),
-        pytest.param("how-to/fit.md", ("flax",), (), 2, marks=pytest.mark.slow),
+        pytest.param("how-to/fit.md", ("flax",), (), 3, marks=pytest.mark.slow),
         pytest.param("how-to/strategies.md", ("flax",), (), 2, marks=pytest.mark.slow),
         pytest.param("how-to/explore.md", ("flax", "matplotlib"), (), 5, marks=pytest.mark.slow),
         ("explanation/schedules.md", ("matplotlib",), (), 1),
