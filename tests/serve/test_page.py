@@ -296,7 +296,19 @@ def test_it_is_used_by_keyboard_alone(page: Page) -> None:
     assert page.one("#compared").is_displayed()
 
 
-FIELDS = ("tp", "pp", "cp", "vp", "micro_batch", "schedule", "recompute", "zero", "sequence_parallel", "precision")
+FIELDS = (
+    "tp",
+    "pp",
+    "cp",
+    "vp",
+    "micro_batch",
+    "schedule",
+    "recompute",
+    "zero",
+    "sequence_parallel",
+    "offload",
+    "precision",
+)
 
 
 def test_everything_that_one_can_use_has_a_name(page: Page) -> None:
