@@ -22,6 +22,7 @@ from automap_models.planners.options import ExploreOptions
 from automap_models.planners.strategies.compare import Comparisons
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import FREE, UNEQUAL, StrategiesConfig, StrategyProblem
+from automap_models.planners.strategies.remedies import at_risk
 from automap_models.requests import DoctorRequest, StrategyRequest, cluster_of
 from automap_models.requests.strategies import strategy_problem
 from automap_models.workloads.measured import architecture_of
@@ -212,9 +213,7 @@ def _better(
     """The best strategy found, where it is shorter by a gain that is worth a change, or the file's is of no use."""
     problem = replace(problem, start=[] if strategy is None else [strategy])
     try:
-        result = StrategiesPlanner(SEARCH).solve(problem, watch=watch)
-        if result.plan is None:
-            result = StrategiesPlanner(SEARCH).solve(replace(problem, reserve_bytes=0.0), watch=watch)
+        result = at_risk(StrategiesPlanner(SEARCH).solve(problem, watch=watch), SEARCH, watch)
     except BadInput:  # the program has no words for the model at all
         return None
     if result.plan is None:

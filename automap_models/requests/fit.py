@@ -22,6 +22,7 @@ from automap_models.planners.strategies.remedies import (
     QUICK,
     Change,
     Remedy,
+    at_risk,
     emptiest,
     first_remedy,
     more_devices,
@@ -58,8 +59,8 @@ class FitResult(Result[StrategyProblem, Strategy]):
 
 
 def solve(request: FitRequest, watch: Watch) -> FitResult:
-    """The best strategy found in a short search that leaves the reserve; else one that is at risk; else one with the
-    optimiser in the memory of hosts; else what would fit.
+    """The best strategy found in a short search that leaves the reserve, perhaps with the optimiser on hosts; else one
+    that is at risk; else what would fit.
 
     Raises:
         BadInput: see StrategiesPlanner.
@@ -67,11 +68,9 @@ def solve(request: FitRequest, watch: Watch) -> FitResult:
     begun_s = time.perf_counter()
     problem = strategy_problem(request, watch)
     problem = replace(problem, shared=problem.costs)
-    result = StrategiesPlanner(QUICK).solve(problem, watch=watch)
-    if result.plan is None and not request.reserve:
-        at_risk = StrategiesPlanner(QUICK).solve(replace(problem, reserve_bytes=0.0), watch=watch)
-        result = result if at_risk.plan is None else at_risk
-    result = with_hosts(result, QUICK, watch)
+    result = with_hosts(StrategiesPlanner(QUICK).solve(problem, watch=watch), QUICK, watch)
+    if not request.reserve:
+        result = at_risk(result, QUICK, watch)
     fields = vars(result)
     if result.plan is None:
         fields = {**fields, "emptiest": emptiest(problem), "remedies": tuple(_remedies(request, problem, watch))}

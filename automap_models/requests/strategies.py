@@ -119,7 +119,9 @@ def strategy_problem(request: StrategyRequest, watch: Watch) -> StrategyProblem:
     """What is searched: the model on the cluster, within what is asked of its strategies."""
     cluster = request.cluster
     work, batch, fixed = _divided(request, watch)
-    within = None if request.target is None else strategy_limits(request.target)
+    within = training_limits().get(str(request.runtime))  # a shipped runtime's framework is what runs the strategy
+    if request.target is not None:
+        within = strategy_limits(request.target)
     device = device_on(cluster, request.device)
     devices = [*read_kinds(cluster).values()] or [device]
     shape = work("").shape
@@ -164,7 +166,8 @@ def searched(
     begun, deadline, half_s = time.perf_counter(), Deadline(usual.budget_s, effort.counted_s), 0.5 * usual.budget_s
     config = replace(usual, budget_s=half_s / (1 + len(clusters)))
     begun_s = effort.counted_s()
-    result = with_hosts(StrategiesPlanner(config).solve(problem, watch=watch), config, watch)
+    result = StrategiesPlanner(config).solve(problem, watch=watch)
+    result = with_hosts(result, config, watch, deadline.part(0.5 * deadline.remaining_s))
     problem = result.problem
     searched_s = effort.counted_s() - begun_s
     if result.plan is None:

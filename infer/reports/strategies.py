@@ -370,8 +370,9 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     if estimate.strategy.ep > 1 and dispatcher in ONCE_A_NODE:
         yield "experts", f"{ONCE_A_NODE[dispatcher]} has to be installed; --dispatcher alltoall plans without it"
     if estimate.strategy.offload != "none":
+        fits = "hold" if estimate.host[0] <= estimate.host[1] else "are too little for"
         of_host = " of ".join(map(size, estimate.host))
-        yield "hosts", f"{of_host} a device hold the optimizer's state; --offload none plans without"
+        yield "hosts", f"{of_host} a device {fits} the optimizer's state; --offload none plans without"
     if (error := clock_error(estimate)) is not None:
         yield "clock", error
     nbytes, limit, rank = estimate.fullest

@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
     "planners/staged": (3_527, 19),
-    "planners/strategies": (3_040, 15),
+    "planners/strategies": (3_065, 15),
     "plots": (1_258, 9),
-    "requests": (2_471, 15),
+    "requests": (2_472, 15),
     "rl": (1_068, 9),
     "serve": (724, 6),
     "run": (4_716, 24),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (3_110, 14),
     "workloads": (5_742, 34),
     "zoo": (1, 1),
-    "infer": (5_603, 35),
+    "infer": (5_604, 35),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_431, 27),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 75_501, "files": 421, "compiled": 80, "numbers": 255}
+TOTALS = {"lines": 75_528, "files": 421, "compiled": 80, "numbers": 255}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -63,25 +63,50 @@ def on_hosts(problem: StrategyProblem) -> StrategyProblem | None:
     return replace(problem, fixed={**problem.fixed, "offload": "optimizer"}, start=())
 
 
-def with_hosts(
+def at_risk(
     result: Result[StrategyProblem, Strategy], config: StrategiesConfig, watch: Watch = SILENT
 ) -> Result[StrategyProblem, Strategy]:
-    """A search's result; or that of the same search with the optimiser on hosts: where nothing fits without, or where
-    all that fits recomputes everything and hosts save WORTH of the step. What is proven is of both."""
-    least_s = float("inf")
+    """A search's result; where nothing fits, that of the same one with nothing in reserve, if something fits then."""
     if result.plan is not None:
-        least_s = (1.0 - WORTH) * result.cost.step_s if set(result.plan.recompute_kinds) == {"full"} else 0.0
-    offloaded = on_hosts(result.problem) if least_s else None
-    for search in (QUICK, config) if result.plan is not None else (config,):
-        if offloaded is None:
+        return result
+    fuller = StrategiesPlanner(config).solve(replace(result.problem, reserve_bytes=0.0), watch=watch)
+    return result if fuller.plan is None else fuller
+
+
+def with_hosts(
+    result: Result[StrategyProblem, Strategy],
+    config: StrategiesConfig,
+    watch: Watch = SILENT,
+    deadline: Deadline = NEVER,
+) -> Result[StrategyProblem, Strategy]:
+    """A search's result; or that of the same search with the optimiser on hosts: where nothing fits without, or where
+    the best that fits recomputes everything and hosts save WORTH of its step. What is proven is of both."""
+    offloaded, most_s = on_hosts(result.problem), float("inf")
+    if result.plan is not None:
+        most_s = (1.0 - WORTH) * result.cost.step_s
+        if set(result.plan.recompute_kinds) != {"full"}:
             return result
-        watch(Progress("trying the optimizer on hosts"))
-        other = StrategiesPlanner(search).solve(offloaded, watch=watch)
-        if other.plan is None or other.cost.step_s > least_s:
+    if offloaded is None:
+        return result
+    watch(Progress("trying the optimizer on hosts"))
+    searches = (config,) if result.plan is None else (QUICK, config)  # the short one says whether the other is worth it
+    for search in searches:
+        other = StrategiesPlanner(search).solve(offloaded, deadline=deadline, watch=watch)
+        if other.plan is None or other.cost.step_s > most_s:
             return result
-    bounds = [bound for bound in (result.bound, other.bound) if bound is not None]
-    complete = other.bound is not None and (result.plan is None or result.bound is not None)
-    return replace(other, bound=min(bounds, key=lambda bound: bound.value) if complete else None)
+    return _proven_of_both(result, other)
+
+
+def _proven_of_both(
+    result: Result[StrategyProblem, Strategy], other: Result[StrategyProblem, Strategy]
+) -> Result[StrategyProblem, Strategy]:
+    """The other result, with a bound that no strategy of the first one's problem is below either."""
+    if result.status == "infeasible":
+        return other
+    bounds = [entry.bound.value if entry.bound else 0.0 for entry in (result, other)]
+    if other.bound is not None and bounds[0] >= other.bound.value:
+        return other
+    return replace(other, bound=result.bound if all(bounds) else None, status="feasible")
 
 
 def remedies(changes: Iterable[Change], watch: Watch = SILENT, deadline: Deadline = NEVER) -> Iterator[Remedy]:

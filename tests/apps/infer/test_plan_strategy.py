@@ -219,6 +219,21 @@ def test_a_price_says_which_program_s_it_is_and_how_far_off(
     assert error in printed
 
 
+@pytest.mark.parametrize("runtime", ["megatron", "deepspeed"])
+def test_a_runtime_s_strategy_is_one_that_its_program_runs(
+    runtime: str, files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--runtime megatron` came to zb-h1 and ZeRO-2, which `--price` refused by that very runtime."""
+    given = ("--global-batch", "16", "--runtime", runtime, "--budget", "1 s", "--json")
+    assert main([*files, *given]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert printed["for"] == runtime
+    fields = {name: value for name, value in printed["strategy"].items() if name != "micro_batches"}
+    strategy = am.Strategy(**{**fields, "layers": tuple(printed["stage_layers"])})
+    priced = am.price(am.read_model_work(files[0]), files[4], strategy, device=files[2], runtime=runtime)
+    assert priced.step_s == pytest.approx(printed["step_s"])
+
+
 def test_an_unknown_runtime_is_bad_input(files: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     model, *_, cluster = files
     assert main([model, "--topo", cluster, *GIVEN, "--runtime", "trainer"]) == 2
