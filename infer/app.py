@@ -31,6 +31,7 @@ SUMMARIES: Mapping[str, str] = {
     "export": "write a plan for another framework",
     "models": "list the models that have a name",
     "serve": "price strategies on a web page, while their fields are moved",
+    "mcp": "let agents ask: fit, plan, price, doctor and export as tools",
     "calibrate": "fit a runtime or a kind of device to measured training steps or profiles",
 }
 """Command → what it is for; each is a module of `commands` with a COMMAND, or with COMMANDS of its own by name."""
@@ -159,4 +160,4 @@ def automap() -> int:
     return program(main)
 
 
-infer, profile, plan, fit, doctor, place, search, run, export, models, serve, calibrate = map(_script, SUMMARIES)
+infer, profile, plan, fit, doctor, place, search, run, export, models, serve, mcp, calibrate = map(_script, SUMMARIES)

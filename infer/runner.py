@@ -36,9 +36,13 @@ from .commands.parsing import file_argument, in_options
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from automap_models.planners.base import Watch
+
 RequestT = TypeVar("RequestT")
 VERBOSE = ContextVar("VERBOSE", default=False)
 """Whether the command that runs says what it does."""
+WATCH: ContextVar[Watch | None] = ContextVar("WATCH", default=None)
+"""Is told how far the work is, in place of the terminal."""
 TYPED = ContextVar("TYPED", default="")
 """The command that runs, as it was typed."""
 
@@ -215,7 +219,7 @@ def reported_by(module: str | Mapping[type, str]) -> Callable[[Any], Report]:
         from .reports.text import watching
 
         with watching(verbose=VERBOSE.get()) as watch:
-            answer = solve(request, watch)
+            answer = solve(request, WATCH.get() or watch)
         name = module if isinstance(module, str) else module[type(request)]
         return cast("Report", import_module(f".reports.{name}", __package__).report(request, answer))
 
@@ -273,7 +277,7 @@ def run_command(name: str, body: Callable[[], int]) -> int:
         except AutomapError as error:
             if error.details:
                 say(error.details)
-            say(f"{name}: error: {in_options(' '.join(str(error).split()))}")
+            say(f"{name}: error: {sentence_of(error)}")
             return error.exit_code
         except KeyboardInterrupt:
             say(f"{name}: interrupted")
@@ -283,6 +287,11 @@ def run_command(name: str, body: Callable[[], int]) -> int:
         except Exception:
             say(traceback.format_exc().rstrip("\n"))
             return 1
+
+
+def sentence_of(error: AutomapError) -> str:
+    """What is wrong in one line, with the commands' options for the library's arguments."""
+    return in_options(" ".join(str(error).split()))
 
 
 def _flushed(body: Callable[[], int]) -> int:

@@ -504,6 +504,22 @@ class Served(TypedDict):
     address: str
 
 
+class AgentTool(TypedDict):
+    """A tool, what it does, and the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    input: dict[str, Any]
+
+
+class Tools(TypedDict):
+    """`automap mcp`: what an agent can ask."""
+
+    schema: Literal[1]
+    kind: Literal["mcp"]
+    tools: list[AgentTool]
+
+
 class Families(TypedDict):
     """`automap models --families`: the values of model_type that a config.json may have."""
 
@@ -524,6 +540,7 @@ DOCUMENTS: Mapping[str, tuple[type, ...]] = {
     "export": (Exported,),
     "models": (Models, Families),
     "serve": (Served,),
+    "mcp": (Tools,),
     "calibrate": (Calibrated,),
 }
 """Command → what its `--json` prints, one of them."""

@@ -16,6 +16,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +35,12 @@ from automap_models.formats.schema import decode_json
 from automap_models.planners.base import Progress
 from automap_models.serve import answers
 from automap_models.serve.copies import COPIES, copy
+from automap_models.serve.limits import limited, require_place, require_small
 from automap_models.serve.questions import Question
 
 PAGE = Path(__file__).parent / "page"
-LARGEST_BODY = 256 << 10
-"""Bytes of a question, a config.json in it included."""
-LONGEST_SEARCH_S = 600.0
-"""Of the clock on the wall, waiting for other searches not counted."""
-MOST_WAITING = 8
-"""Searches that wait for one that runs."""
 LOCAL = ["127.0.0.1", "localhost", "[::1]", "::1"]
 """Names of this machine by which a browser may ask: a page of another name that leads here is refused."""
-
-
-class Stopped(Exception):
-    """Nobody waits for the search any more, or it took too long."""
 
 
 def application(*, remote: bool) -> Starlette:
@@ -104,8 +96,7 @@ async def _question(request: Request) -> Question:
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > LARGEST_BODY:
-            raise BadInput(f"has more than {LARGEST_BODY:,} bytes", where="the question", do="give a smaller config")
+        require_small(len(body), "the question")
     return decode_json(body, Question, where="the question", do="send the fields that the page has")
 
 
@@ -129,8 +120,7 @@ async def _copy(request: Request) -> Response:
 
 async def _search(request: Request) -> Response:
     question, state = await _question(request), request.app.state
-    if state.waiting > MOST_WAITING:
-        raise BadInput(f"{MOST_WAITING} others wait for the search that runs", where="search", do="try again later")
+    require_place(state.waiting)
     events = _events(question, state)
     return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
@@ -143,24 +133,16 @@ async def _events(question: Question, state: Any) -> AsyncIterator[bytes]:
         loop.call_soon_threadsafe(news.put_nowait, (kind, content))
 
     def watch(progress: Progress) -> None:
-        if stopped.is_set():
-            raise Stopped
         tell("progress", {"what": progress.what, "done": progress.done, "total": progress.total})
 
     def run() -> None:
-        timer = threading.Timer(LONGEST_SEARCH_S, stopped.set)
-        timer.start()
         try:
-            tell("best", answers.best(question, watch))
+            tell("best", limited(partial(answers.best, question), watch, stopped))
         except AutomapError as error:
             tell("error", refusal(error))
-        except Stopped:
-            tell("error", refusal(BadInput(f"took more than {LONGEST_SEARCH_S:.0f} s", where="search")))
         except Exception:
             tell("error", refusal(BadInput("ended by a defect of ours", where="search")))
             raise
-        finally:
-            timer.cancel()
 
     state.waiting += 1
     future = state.searches.submit(run)

@@ -41,19 +41,19 @@ BUDGET = {
     "plots": (1_258, 9),
     "requests": (2_472, 15),
     "rl": (1_068, 9),
-    "serve": (724, 6),
+    "serve": (776, 7),
     "run": (4_716, 24),
     "simulate": (1_736, 10),
     "torch_export": (3_110, 14),
     "workloads": (5_742, 34),
     "zoo": (1, 1),
-    "infer": (5_604, 35),
+    "infer": (5_987, 37),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_431, 27),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 75_528, "files": 421, "compiled": 80, "numbers": 255}
+TOTALS = {"lines": 75_963, "files": 424, "compiled": 80, "numbers": 256}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 import automap_models as am
 from automap_models.errors import BadInput
 from automap_models.infer.app import main
-from automap_models.serve import ServeRequest, web
+from automap_models.serve import ServeRequest, limits, web
 from automap_models.serve.server import listen
 
 CONFIG = {
@@ -158,7 +158,7 @@ def test_each_wrong_value_of_a_field_is_refused_in_a_sentence(client: TestClient
         (b"[]", "application/json", "not a mapping"),
         (b"\xff", "application/json", "is not valid JSON"),
         (json.dumps(QUESTION).encode(), "text/plain", "is not declared as application/json"),
-        (json.dumps({**QUESTION, "config": " " * web.LARGEST_BODY}).encode(), "application/json", "has more than"),
+        (json.dumps({"config": " " * limits.LARGEST_QUESTION}).encode(), "application/json", "has more than"),
     ],
 )
 def test_a_body_that_is_no_question_is_refused(client: TestClient, content: bytes, kind: str, what: str) -> None:
@@ -217,13 +217,13 @@ def test_a_search_says_what_does_not_fit(client: TestClient) -> None:
 
 
 def test_a_search_that_takes_too_long_ends(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "LONGEST_SEARCH_S", 0.0)
+    monkeypatch.setattr(limits, "LONGEST_SEARCH_S", 0.0)
     kind, refusal = events(client.post("/api/search", json={"model": "llama3-8b", "cluster": "64xh100"}).text)[-1]
     assert (kind, refusal["what"]) == ("error", "took more than 0 s")
 
 
 def test_a_search_is_refused_where_many_wait(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "MOST_WAITING", -1)
+    monkeypatch.setattr(limits, "MOST_WAITING", -1)
     answer = client.post("/api/search", json=QUESTION)
     assert answer.status_code == 422
     assert answer.json()["do"] == "try again later"

@@ -16,6 +16,7 @@ from automap_models.infer.commands import (
     export,
     fit,
     infer,
+    mcp,
     models,
     place,
     plan,
@@ -44,7 +45,7 @@ NO_OPTION = {
 """Arguments for which the commands have no option: of restrictions, of observed devices, of a cluster's file, of
 schedules without plans, of measured steps, of unequal devices, of the search for a strategy and its results, of
 runtimes, of devices' files and of the page."""
-ONE_WORD = (calibrate, doctor, export, fit, infer, models, place, plan, profile, run, serve)
+ONE_WORD = (calibrate, doctor, export, fit, infer, mcp, models, place, plan, profile, run, serve)
 COMMANDS = (*(module.COMMAND for module in ONE_WORD), *search.COMMANDS.values())
 
 
