@@ -4,7 +4,7 @@ Questions are those of people who move one field after the other, on a server of
 cached of a price. A user asks again as soon as the answer is there, or after a pause.
 
     python benchmarks/serve.py
-    python benchmarks/serve.py --questions 10000 --pause 0
+    python benchmarks/serve.py --questions 10000
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ MOVES = {
     "zero": (0, 1, 3),
     "recompute": ("none", "full"),
 }
+ALONE = 400
+"""Questions of a user who is alone."""
 PAGE = ("", "app.js", "style.css", "api/models", "api/clusters")
 """What is loaded before the first question."""
 RUN = "import sys; from automap_models.infer.app import main; sys.exit(main(['serve', '--port', '0', '--json']))"
@@ -98,15 +100,15 @@ def weight_bytes(host: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--questions", type=int, default=400, help="of each row")
+    parser.add_argument("--questions", type=int, default=ALONE, help="of twenty users together")
     parser.add_argument(
         "--pause", type=float, default=1.0, help="seconds between an answer and the next question, mean"
     )
     arguments = parser.parse_args()
     with served() as host:
         heads = ("users", "pause", "questions", "median", "p95", "p99", "defects")
-        rows = ((1, 0.0), (20, arguments.pause))
-        print_rows(heads, (row(host, n, arguments.questions, p) for n, p in rows))
+        rows = ((1, ALONE, 0.0), (20, arguments.questions, arguments.pause))
+        print_rows(heads, (row(host, *users) for users in rows))
         print(f"\nThe page weighs {weight_bytes(host) / 1e3:.0f} KB.")
 
 

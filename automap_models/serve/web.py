@@ -4,6 +4,7 @@
     POST /api/price, choices, timeline    a Question as JSON → its answer
     POST /api/copy/TARGET                 … → texts of files
     POST /api/search                      … → events `progress`, then `best` or `error`
+    GET  /openapi.json                    all of these, described
 
 What is refused is answered with status 422 and `{"what", "where", "do", "sentence", "field"}`. Prices wait
 neither for a search nor for what the page asks for beside them; what a page that moved on has asked is not answered.
@@ -36,6 +37,7 @@ from automap_models.planners.base import Progress
 from automap_models.serve import answers
 from automap_models.serve.copies import COPIES, copy
 from automap_models.serve.limits import limited, require_place, require_small
+from automap_models.serve.openapi import openapi
 from automap_models.serve.questions import Question
 
 PAGE = Path(__file__).parent / "page"
@@ -51,6 +53,7 @@ def application(*, remote: bool) -> Starlette:
         Route("/api/clusters", lambda request: _json({**answers.clusters(), "copies": list(COPIES)})),
         Route("/api/copy/{target}", _copy, methods=["POST"]),
         Route("/api/search", _search, methods=["POST"]),
+        Route("/openapi.json", lambda request: _json(openapi())),
         Mount("/", StaticFiles(directory=PAGE, html=True)),
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["*"] if remote else LOCAL)

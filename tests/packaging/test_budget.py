@@ -41,7 +41,7 @@ BUDGET = {
     "plots": (1_258, 9),
     "requests": (2_472, 15),
     "rl": (1_068, 9),
-    "serve": (776, 7),
+    "serve": (939, 8),
     "run": (4_716, 24),
     "simulate": (1_736, 10),
     "torch_export": (3_110, 14),
@@ -50,10 +50,10 @@ BUDGET = {
     "infer": (5_987, 37),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (4_431, 27),
+    "benchmarks": (4_433, 27),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 75_963, "files": 424, "compiled": 80, "numbers": 256}
+TOTALS = {"lines": 76_126, "files": 425, "compiled": 80, "numbers": 256}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
