@@ -1,4 +1,4 @@
-"""SKILL.md and CONTRIBUTING.md: what they say to type and to write is taken."""
+"""SKILL.md, llms.txt and CONTRIBUTING.md: what they say to type and to write is taken, and what they link is there."""
 
 from __future__ import annotations
 
@@ -43,6 +43,17 @@ def test_the_files_of_the_guide_are_read(tmp_path: Path) -> None:
     document: Any = load_yaml(tmp_path / "family.yaml", "")
     assert document["mine"]["like"] == "llama"
     assert document["mine"]["keys"].items() <= families()["mistral"].keys.items()
+
+
+def test_llms_txt_is_of_its_format_and_links_what_is_there() -> None:
+    """One title, a summary, and lists of links below headings of the second level (llmstxt.org)."""
+    title, _, summary, *lines = (ROOT / "llms.txt").read_text("utf-8").splitlines()
+    assert title == "# automap"
+    assert summary.startswith("> ")
+    links = [re.fullmatch(r"- \[[^]]+\]\(([^)]+)\)(: .+)?", line) for line in lines if line.startswith("-")]
+    assert len(links) > 15
+    assert all(link and (ROOT / link[1]).is_file() for link in links)
+    assert all(line.startswith(("## ", "- ", "An agent ")) for line in lines if line)
 
 
 def test_the_citation_is_yaml() -> None:
