@@ -419,6 +419,7 @@ def export(
     cluster: Cluster | PathLike | None = None,
     device: str | Device | None = None,
     microbatch_size: int | None = None,
+    launch: str | None = None,
     **options: Any,
 ) -> Exported:
     """A plan in the words of a framework, as `automap export` writes it.
@@ -430,8 +431,9 @@ def export(
         out: where the text is written, too.
         snap: write the nearest plan that the target has words for, where it has none for this one.
         check: have the target's own parser, which must be installed, read the text back.
-        cluster, device: of a strategy, to say what a snapped one loses; needs the model.
+        cluster, device: of a strategy, to say what a snapped one loses, which needs the model; or to launch it on.
         microbatch_size: as of `plan`.
+        launch: "slurm", "skypilot" or "jobset": write what starts it on the cluster, too.
         options: `batch`, `sequence`, `dtype`, `dropout`, `images`, `mtp`, `trainable`, as of `plan`.
 
     Returns:
@@ -445,7 +447,8 @@ def export(
     written = _path(plan, "`plan`") if isinstance(plan, (str, os.PathLike)) else _plan_source(plan)
     path, topo = None if out is None else Path(out), None if cluster is None else _topo(cluster)
     with in_words(target="to"):
-        exported: Exported = solve(ExportRequest(written, source, to, path, snap, check, topo, device, microbatch_size))
+        request = ExportRequest(written, source, to, path, snap, check, topo, device, microbatch_size, launch)
+        exported: Exported = solve(request)
     if path is not None:
         from automap_models.export.exporter import write_files
 

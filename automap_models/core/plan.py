@@ -78,6 +78,7 @@ class Plan:
         model_fingerprint: `Profile.model_fingerprint` of the profiled model; None where the plan does not say.
         shardings: of the operators, by name: which dimension of each variable is partitioned.
         cluster: it was made for; None of a strategy.
+        cluster_name: of a strategy's cluster; empty where the plan does not say.
         sharding: a sharding plan's decision; else None.
         strategy: with the blocks of every virtual stage; None of other plans.
         runtime: name of the program that a strategy was priced for; None of programs in general.
@@ -98,13 +99,14 @@ class Plan:
     strategy: Strategy | None = None
     facts: ModelFacts = UNKNOWN
     runtime: str | None = None
+    cluster_name: str = ""
 
     @classmethod
     def of_strategy(cls, priced: Estimate, where: str = "the strategy") -> Plan:
         """The strategy that a price is of."""
         strategy = replace(priced.strategy, layers=priced.stage_layers)
         plan = cls(where, priced.model, (), strategy.micro_batches, strategy=strategy, facts=priced.facts)
-        return replace(plan, runtime=priced.runtime or None)
+        return replace(plan, runtime=priced.runtime or None, cluster_name=priced.cluster)
 
     @property
     def kind(self) -> PlanForm:

@@ -24,6 +24,8 @@ TARGETS: Mapping[str, str] = {
 }
 """Name of a target → what is written; its module has the name with underscores and a TARGET."""
 
+LAUNCHES = ("slurm", "skypilot", "jobset")
+"""What starts programs on a cluster that `export.launch` writes for."""
 PLANNED_FOR = ("torch-split-spec", "megatron", "torchtitan", "deepspeed", "galvatron")
 """Those that restrict where a model is cut or how devices are shared out, of equals the preferred ones first."""
 

@@ -40,6 +40,7 @@ class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
     encodes: bool = False
     training: dict[str, Any] | None = None
     runtime: str | None = None
+    cluster: str = ""
 
     def plan(self, where: str) -> Plan:
         """See PlanDocument."""
@@ -53,9 +54,8 @@ class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
         with located(None, self.remedy):
             training = FULL if self.training is None else _record(self.training, Training, "$.training")
         facts = ModelFacts(shape, self.tied, self.own_code, self.recurrent, training, self.encodes)
-        return Plan(
-            where, self.model, (), strategy.micro_batches, strategy=strategy, facts=facts, runtime=self.runtime or None
-        )
+        plan = Plan(where, self.model, (), strategy.micro_batches, strategy=strategy, facts=facts)
+        return replace(plan, runtime=self.runtime or None, cluster_name=self.cluster)
 
 
 def estimate_document(estimate: Estimate) -> dict[str, Any]:

@@ -101,6 +101,7 @@ class ExportRequest:
 
     Attributes:
         source: the model that the plan was made for; None where it is not given.
+        launch: one of `export.targets.LAUNCHES`, whose file is written, too.
     """
 
     plan: Path | PlanSource
@@ -112,6 +113,7 @@ class ExportRequest:
     topo: str | Cluster | None = None
     device: str | Device | None = None
     microbatch_size: int | None = None
+    launch: str | None = None
 
 
 @dataclass(frozen=True)

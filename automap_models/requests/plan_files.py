@@ -13,6 +13,7 @@ from automap_models.export.exporter import Exported, export_plan
 from automap_models.export.snap import Price
 from automap_models.export.target import read_source
 from automap_models.export.targets import target_by_name, training_limits
+from automap_models.formats.hardware_yaml import SIZED, known_clusters
 from automap_models.formats.plan import written_plan
 from automap_models.formats.runtime_yaml import known_runtimes
 from automap_models.formats.sharding_plan import SHARDING_DOCUMENTS
@@ -20,7 +21,7 @@ from automap_models.formats.staged_plan import StagedDocument
 from automap_models.formats.strategy_plan import StrategyDocument
 from automap_models.planners.base import Watch
 from automap_models.planners.options import ExploreOptions
-from automap_models.requests import ExportRequest, RunRequest, StrategyRequest
+from automap_models.requests import ExportRequest, RunRequest, StrategyRequest, cluster_of, device_on
 from automap_models.requests import solve as answer
 from automap_models.requests.profile import begin_of, profiled_model
 from automap_models.requests.run_rows import with_row
@@ -44,6 +45,8 @@ def export(request: ExportRequest, watch: Watch) -> Exported:
         raise BadInput("is for strategies, and the plan has its own", where="`topo`", do="leave it out")
     path = request.out or Path(f"{plan.stem if isinstance(plan, Path) else 'plan'}{target.ending}")
     exported = export_plan(source, target, path, snap=request.snap, check=request.check, price=price)
+    if request.launch is not None:
+        exported = _launched(exported, request.launch, request, path)
     if exported.written.beside and request.out is None:
         what = f"{request.to} takes {1 + len(exported.written.beside)} files for this plan"
         raise BadInput(what, where="`out`", do="give the name of the first")
@@ -53,7 +56,7 @@ def export(request: ExportRequest, watch: Watch) -> Exported:
 def _price(request: ExportRequest) -> Price | None:
     """What prices strategies of the model on its cluster; None where one of both is not given."""
     cluster, source = request.topo, request.source
-    if cluster is None:
+    if cluster is None or (source is None and request.launch is not None):
         return None
     if source is None:
         raise BadInput("is for the price of a model, and none is given", where="`topo`", do="give the model after PLAN")
@@ -62,6 +65,25 @@ def _price(request: ExportRequest) -> Price | None:
         source=source, topo=cluster, device=request.device, options=options, cached=True, runtime=runtime, price=True
     )
     return lambda strategy: float(answer(replace(priced, fields=asdict(strategy))).step_s)
+
+
+def _launched(exported: Exported, launcher: str, request: ExportRequest, path: Path) -> Exported:
+    """With the file that launches it on the cluster that is given, or that the plan names."""
+    from automap_models.export.launch import LAUNCHERS, launch
+
+    if launcher not in LAUNCHERS:
+        do = f"choose from {', '.join(LAUNCHERS)}"
+        raise BadInput(f"is {launcher!r}", where="`launch`", do=do)
+    plan = exported.source.plan
+    topo = request.topo or plan.cluster or plan.cluster_name
+    if isinstance(topo, str) and request.topo is None and topo not in known_clusters() and not SIZED.fullmatch(topo):
+        what = "the plan does not say which nodes it is for"
+        raise BadInput(what, where="`launch`", do="give them, such as `gpus` 32xh100")
+    cluster = cluster_of(topo)
+    if plan.strategy is not None and plan.strategy.devices != cluster.devices:
+        what = f"cluster {cluster.name} has {cluster.devices} devices, and the strategy {plan.strategy.devices}"
+        raise BadInput(what, where="`topo`", do="give the cluster that it is for")
+    return launch(exported, launcher, cluster, device_on(cluster, request.device).name, path)
 
 
 def _strategy_refused(plan: Plan, strategy: Strategy) -> BadInput:

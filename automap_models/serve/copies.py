@@ -1,4 +1,4 @@
-"""A strategy in the words of others, to be copied: a command, Python, a Slurm script, what `automap export` writes."""
+"""A strategy in the words of others, to be copied: a command, Python, and what `automap export` writes."""
 
 from __future__ import annotations
 
@@ -9,25 +9,12 @@ from typing import Any
 from automap_models.core.plan import Plan
 from automap_models.errors import BadInput
 from automap_models.export.target import Source
-from automap_models.export.targets import TARGETS, target_by_name
+from automap_models.export.targets import LAUNCHES, TARGETS, target_by_name
 from automap_models.formats.hardware_yaml import known_clusters
 from automap_models.requests import FIELDS, ExportRequest, solve
 from automap_models.requests.words import in_words
 from automap_models.serve.answers import estimate_of
 from automap_models.serve.questions import Question, cluster_named
-
-SLURM = """#!/bin/bash
-#SBATCH --job-name={name}
-#SBATCH --nodes={nodes}
-#SBATCH --ntasks-per-node=1
-#SBATCH --gpus-per-node={devices}
-export CUDA_DEVICE_MAX_CONNECTIONS=1
-head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-srun torchrun --nnodes {nodes} --nproc-per-node {devices} \\
-    --rdzv-backend c10d --rdzv-endpoint "$head_node:29500" --rdzv-id "$SLURM_JOB_ID" \\
-    {program}
-"""
-"""One task a node, which starts a process a device; Megatron asks for one connection, which keeps kernels in order."""
 
 
 def copy(question: Question, target: str) -> dict[str, Any]:
@@ -35,26 +22,23 @@ def copy(question: Question, target: str) -> dict[str, Any]:
 
     Args:
         question: the strategy.
-        target: a key of COPIES, or a framework that `automap export` writes strategies for.
+        target: one of COPIES, or a framework that `automap export` writes strategies for.
 
     Raises:
         BadInput: there is no such target, or it has no words for the strategy.
     """
-    if target in COPIES:
-        return {"files": {"": COPIES[target](question)}, "notes": []}
-    if target not in TARGETS:
+    if target in COMMANDS:
+        return {"files": {"": COMMANDS[target](question)}, "notes": []}
+    if target not in (*COPIES, *TARGETS):
         do = f"choose from {', '.join([*COPIES, *TARGETS])}"
         raise BadInput(f"unknown target {target!r}", where="`target`", do=do)
-    path = Path(f"{question.model or 'plan'}{target_by_name(target).ending}")
-    written = _exported(question, target, path).written
-    return {"files": {"": written.text, **written.beside}, "notes": list(written.notes)}
-
-
-def _exported(question: Question, target: str, path: Path) -> Any:
-    """The files as `automap export` would write them there."""
-    plan = Plan.of_strategy(estimate_of(question))
+    to, launch = ("megatron", target) if target in LAUNCHES else (target, None)
+    path = Path(f"{question.model or 'plan'}{target_by_name(to).ending}")
+    plan, (cluster, _) = Plan.of_strategy(estimate_of(question)), cluster_named(question.cluster)
+    topo = cluster if launch else None
     with in_words(target="to"):
-        return solve(ExportRequest(Source(plan), None, target, path))
+        written = solve(ExportRequest(Source(plan), None, to, path, topo=topo, launch=launch)).written
+    return {"files": {"": written.text, **written.beside}, "notes": list(written.notes)}
 
 
 def _fields(question: Question) -> dict[str, Any]:
@@ -99,19 +83,7 @@ def python(question: Question) -> str:
     )
 
 
-def slurm(question: Question) -> str:
-    """A script for sbatch that starts Megatron with its arguments.
-
-    Raises:
-        BadInput: Megatron has no words for the strategy, or nodes have different numbers of devices.
-    """
-    cluster, _ = cluster_named(question.cluster)
-    cluster.require_uniform("a script for Slurm", "take a cluster of equal nodes")
-    program = _exported(question, "megatron", Path("plan.txt")).written.program
-    devices = cluster.devices_per_node
-    name = shlex.quote(question.model if question.config is None else "model")
-    return SLURM.format(name=name, nodes=cluster.nodes, devices=devices, program=program)
-
-
-COPIES = {"command": command, "python": python, "slurm": slurm}
-"""What is no framework's file → its text."""
+COMMANDS = {"command": command, "python": python}
+"""What prices the strategy → its text."""
+COPIES = (*COMMANDS, *LAUNCHES)
+"""What is no framework's file; those that launch it do so with Megatron."""

@@ -132,7 +132,7 @@ ANSWERS: Mapping[str, tuple[str, Any]] = {
     "/api/choices": ("Field → its values.", dict[str, list[Choice]]),
     "/api/timeline": ("The schedule as it is played.", Timeline),
     "/api/copy/{target}": ("The strategy as a command, Python, or for a framework.", Copied),
-    "/api/search": ("The best strategy: events `progress`, then `best`, as `automap plan --json`, or `error`.", str),
+    "/api/search": ("The best strategy: events progress, then best, as automap plan has it as JSON, or error.", str),
 }
 """Address → what it answers, and the type of that."""
 

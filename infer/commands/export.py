@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from automap_models.export.targets import TARGETS
+from automap_models.export.targets import LAUNCHES, TARGETS
 from automap_models.requests import ExportRequest
 
 from ..runner import Command, Output, reported_by
@@ -34,6 +34,7 @@ examples:
   automap-export strategy.json --to deepspeed --out pipeline.py
   automap-export strategy.json llama3-70b --topo dgx-h100-4 --to deepspeed --snap --out pipeline.py
                                                                          … and what the nearest strategy loses
+  automap-export strategy.json --to megatron --launch slurm | sbatch     the script has the arguments
   automap-export --list                                                  all targets
 
 exit codes: 0 done, 2 the input or the arguments are bad, or the target has no words for the plan, 3 the snapped plan
@@ -58,9 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         --list       print the targets and exit
         --snap       where the target has no words for the plan, write the nearest that it has
         --check      have the target's own parser, which must be installed, read the file back
+        --launch     also what starts it on the cluster: a script for Slurm, a SkyPilot task or a JobSet of Kubernetes;
+            of Megatron in place of its arguments, of others beside the file
     """
     to, targets = {"choices": tuple(TARGETS), "required": True}, {"action": Show, "show": _print_targets}
-    add_options(parser, text, to=to, list=targets)
+    add_options(parser, text, to=to, list=targets, launch={"choices": LAUNCHES})
     add_options(parser.add_argument_group("which training step the plan was made for"), STEP + DEVICE + PROFILED_SIZE)
     add_topo(parser, required=False)
 

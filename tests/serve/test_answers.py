@@ -248,6 +248,14 @@ def test_what_is_copied_for_a_framework_is_what_export_writes(ask: Ask, config: 
     assert ask(f"copy/{target}")[1]["files"][""] == am.export(price, target).written.text
 
 
+@pytest.mark.parametrize("launcher", ["slurm", "skypilot", "jobset"])
+def test_what_is_copied_to_launch_it_is_what_export_writes(ask: Ask, config: str, launcher: str) -> None:
+    price = am.price(config, gpus="8xh100", global_batch=16, tp=2, pp=2)
+    copied = ask(f"copy/{launcher}")[1]
+    written = am.export(price, "megatron", launch=launcher).written
+    assert (copied["files"], copied["notes"]) == ({"": written.text}, [*written.notes])
+
+
 def test_a_script_for_slurm_is_one_that_a_shell_reads(ask: Ask) -> None:
     script = ask("copy/slurm")[1]["files"][""]
     assert "#SBATCH --nodes=1\n" in script
@@ -277,7 +285,7 @@ def test_models_and_clusters_are_what_one_can_ask_for(client: TestClient) -> Non
     assert "vgg19" not in {model["name"] for model in models}
     assert {"name": "p4d-p3dn", "devices": 32, "kinds": ["a100-40", "v100"]} in clusters["clusters"]
     assert {"torchtitan", "megatron"} <= {*clusters["targets"]}
-    assert clusters["copies"] == ["command", "python", "slurm"]
+    assert clusters["copies"] == ["command", "python", "slurm", "skypilot", "jobset"]
 
 
 def test_the_page_asks_for_nothing_from_elsewhere(client: TestClient) -> None:

@@ -31,8 +31,9 @@ LIBRARY = Path(automap_models.__file__).parent
 PYTHON_ONLY = ("api.py", "cost/strategy.py")
 """Modules that no command calls."""
 OPTIONS_OF_OTHERS = (
-    *("export/megatron.py", "export/galvatron.py", "export/torch_split_spec.py", "importing/megatron.py"),
-    *("importing/megatron_arguments.py", "importing/megatron_model.py", "importing/megatron_rewrite.py"),
+    *("export/megatron.py", "export/galvatron.py", "export/torch_split_spec.py", "export/launch.py"),
+    *("importing/megatron.py", "importing/megatron_arguments.py", "importing/megatron_model.py"),
+    "importing/megatron_rewrite.py",
     "serve/copies.py",
 )
 """Modules whose texts are options of the frameworks that plans are exported to, or that files are read of, and commands
