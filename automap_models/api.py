@@ -364,15 +364,9 @@ def doctor(
     given = fields_of("doctor", (*DOCTOR_FIELDS, "device", "sequence", "vocabulary"), options)
     topo = None if cluster is None and gpus is None else _topo(cluster, gpus)
     fields = {name: given.pop(name) for name in DOCTOR_FIELDS if name in given}
-    common: dict[str, Any] = {
-        "what": os.fspath(what),
-        "model": source,
-        "topo": topo,
-        "fields": fields,
-        "ignored": tuple(ignore),
-    }
+    given |= {"topo": topo, "fields": fields, "variables": variables or {}, "ignored": tuple(ignore)}
     with in_words(set="variables"):
-        answer: DoctorResult = solve(DoctorRequest(**common, variables=variables or {}, **given))
+        answer: DoctorResult = solve(DoctorRequest(what=os.fspath(what), model=source, **given))
     return answer
 
 

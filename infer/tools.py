@@ -78,7 +78,7 @@ class Tool:
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of its arguments."""
-        required = [name for name, action in self.arguments.items() if not action.option_strings and action.required]
+        required = [name for name, action in self.arguments.items() if action.required]
         properties = {name: _schema_of(action) for name, action in self.arguments.items()}
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
@@ -93,6 +93,7 @@ class Tool:
         Raises:
             AutomapError: as of the command; or an argument is unknown or too large, or the search takes too long.
         """
+        from automap_models.formats.atomic import json_text
         from automap_models.serve.limits import limited, require_small
 
         require_small(len(json.dumps(arguments)), f"what is asked of {self.name}")
@@ -100,14 +101,12 @@ class Tool:
             words = [*self.typed, *self._words(arguments, Path(folder))]
             request = self.program.request(self.parser.parse_args(words))
             _require_no_code(request)
-            return limited(lambda news: self._document(request, news), watch, stopped)
 
-    def _document(self, request: object, watch: Watch) -> dict[str, Any]:
-        from automap_models.formats.atomic import json_text
+            def document(news: Watch) -> dict[str, Any]:
+                WATCH.set(news)
+                return dict(json.loads(json_text(self.program.report(request).document())))
 
-        WATCH.set(watch)
-        document: dict[str, Any] = json.loads(json_text(self.program.report(request).document()))
-        return document
+            return limited(document, watch, stopped)
 
     def _words(self, arguments: Mapping[str, Any], folder: Path) -> Iterator[str]:
         """The arguments as they are typed; a plan that is given as JSON is a file of the folder."""
@@ -116,14 +115,17 @@ class Tool:
             action = self.arguments.get(name)
             if action is None:
                 raise BadInput(f"has no argument {name!r}", where=self.name, do=f"it has {', '.join(self.arguments)}")
-            if isinstance(value, dict) and name == "plan":
-                (folder / "plan.json").write_text(json.dumps(value))
-                positional.append(str(folder / "plan.json"))
-            elif not action.option_strings:
-                positional.append(_text(name, value))
-            elif value is not None and value is not False:
-                yield from _option(name, action, value)
+            given = _saved(value, folder) if name == "plan" and isinstance(value, dict) else value
+            if not action.option_strings:
+                positional.append(_text(name, given))
+            elif given is not None and given is not False:
+                yield from _option(name, action, given)
         yield from ("--", *positional)
+
+
+def _saved(document: Mapping[str, Any], folder: Path) -> str:
+    (folder / "plan.json").write_text(json.dumps(document))
+    return str(folder / "plan.json")
 
 
 def _option(name: str, action: argparse.Action, value: object) -> Iterator[str]:
@@ -163,7 +165,7 @@ def _schema_of(action: argparse.Action) -> dict[str, Any]:
         kind = {"type": "integer"}
     elif action.type is float:
         kind = {"type": "number"}
-    elif action.dest == "plan" and not action.option_strings:
+    elif action.dest == "plan":
         kind = {"type": ["string", "object"]}
     if isinstance(action, argparse._AppendAction):
         kind = {"type": "array", "items": kind}

@@ -14,13 +14,13 @@ from typing import Any, Literal, NotRequired, TypedDict
 import msgspec
 
 from automap_models.core.mesh import PlanKind
+from automap_models.core.strategy import TransformerShape
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.npz import SharedDocument
 from automap_models.formats.observed_json import DeviceTimes, StageTimes
 from automap_models.formats.placement_plan import PlacementDocument
 from automap_models.formats.sharding_plan import AxisDocument, TwoAxesDocument
 from automap_models.formats.staged_plan import StagedDocument
-from automap_models.serve.openapi import Priced
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference" / "schemas"
 
@@ -191,6 +191,49 @@ Explored = TypedDict(  # noqa: UP013
     },
 )
 """`automap plan`: every kind of plan, the best one first, and kinds of which there is none."""
+
+
+class TrainingRun(TypedDict):
+    tokens: float
+    days: float
+    device_hours: float
+    cost: float | None
+    goodput: float
+    checkpoint_every_s: float | None
+    in_time: bool | None
+
+
+class Priced(TypedDict):
+    """`automap plan --price`: a strategy and its price; parts in seconds, memory of a device of each rank in bytes."""
+
+    schema: Literal[1]
+    kind: Literal["strategy"]
+    model: str
+    shape: TransformerShape | None
+    tied: bool
+    own_code: bool
+    recurrent: bool
+    encodes: bool
+    training: dict[str, bool | int | str | list[str]] | None
+    runtime: str | None
+    imbalance: float
+    training_run: NotRequired[TrainingRun]
+    cluster: str
+    device: str
+    strategy: dict[str, bool | int | str | list[int | str] | None]
+    stage_layers: list[int]
+    step_s: float
+    tokens_per_s_per_device: float
+    mfu: float
+    bubble_rate: float
+    parts: dict[str, float]
+    parts_rank: int
+    memory: list[dict[str, float]]
+    peak_memory_bytes: float
+    memory_upper_bytes: float
+    host_bytes: float
+    fits: bool
+    verdict: Literal["fits", "at risk", "does not fit"]
 
 
 class MemoryOfKind(TypedDict):

@@ -17,13 +17,12 @@ import yaml
 from automap_models.core.cluster import Cluster
 from automap_models.errors import BadInput
 from automap_models.export.exporter import Exported
-from automap_models.export.targets import LAUNCHES
 
+TEXT = "tag:yaml.org,2002:str"
 PORT = 29500
 """On which the first node is met."""
 ACCELERATORS = {"a100": "A100-80GB", "a100-40": "A100", "v100": "V100-32GB"}
 """Device → what SkyPilot calls it, where that is not the same in capitals."""
-AMD = ("mi300x", "mi325x", "mi355x")
 SLURM = """#!/bin/bash
 #SBATCH --job-name={name}
 #SBATCH --nodes={nodes}
@@ -68,16 +67,11 @@ class _Block(str):
     """A text of several lines, which YAML shows as such."""
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes blocks."""
+def _yaml(**document: Any) -> str:
+    return str(yaml.safe_dump(document, sort_keys=False))
 
 
-_Dumper.add_representer(_Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
-
-
-def _yaml(document: Mapping[str, Any]) -> str:
-    text: str = yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False)
-    return text
+yaml.SafeDumper.add_representer(_Block, lambda dumper, text: dumper.represent_scalar(TEXT, text, style="|"))
 
 
 def slurm(job: Job) -> str:
@@ -88,22 +82,15 @@ def slurm(job: Job) -> str:
 
 def skypilot(job: Job) -> str:
     """A task for `sky launch`."""
-    head = '$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
-    return _yaml(
-        {
-            "name": job.name,
-            "num_nodes": job.nodes,
-            "resources": {"accelerators": f"{ACCELERATORS.get(job.device, job.device.upper())}:{job.devices}"},
-            **({"envs": dict(job.variables)} if job.variables else {}),
-            "run": _Block(job.torchrun("$SKYPILOT_NODE_RANK", head)),
-        }
-    )
+    run = _Block(job.torchrun("$SKYPILOT_NODE_RANK", '$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'))
+    resources = {"accelerators": f"{ACCELERATORS.get(job.device, job.device.upper())}:{job.devices}"}
+    return _yaml(name=job.name, num_nodes=job.nodes, resources=resources, envs=dict(job.variables), run=run)
 
 
 def jobset(job: Job) -> str:
     """A JobSet for `kubectl apply`, of one job with a pod a node; its pods share memory, as NCCL wants."""
     run = job.torchrun("$JOB_COMPLETION_INDEX", f"{job.name}-node-0-0.{job.name}")
-    gpus = f"{'amd' if job.device in AMD else 'nvidia'}.com/gpu"
+    gpus = f"{'amd' if job.device.startswith('mi') else 'nvidia'}.com/gpu"
     container = {
         "name": "train",
         "image": "IMAGE",
@@ -115,29 +102,17 @@ def jobset(job: Job) -> str:
     volume = {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}
     pod = {"restartPolicy": "Never", "containers": [container], "volumes": [volume]}
     size = {"parallelism": job.nodes, "completions": job.nodes, "completionMode": "Indexed", "backoffLimit": 0}
-    template = {"spec": {**size, "template": {"spec": pod}}}
-    return _yaml(
-        {
-            "apiVersion": "jobset.x-k8s.io/v1alpha2",
-            "kind": "JobSet",
-            "metadata": {"name": job.name},
-            "spec": {"replicatedJobs": [{"name": "node", "replicas": 1, "template": template}]},
-        }
-    )
+    jobs = [{"name": "node", "replicas": 1, "template": {"spec": {**size, "template": {"spec": pod}}}}]
+    head = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": job.name}}
+    return _yaml(**head, spec={"replicatedJobs": jobs})
 
 
-LAUNCHERS: Mapping[str, tuple[Callable[[Job], str], str, tuple[str, ...]]] = dict(
-    zip(
-        LAUNCHES,
-        (
-            (slurm, ".sbatch", ()),
-            (skypilot, ".sky.yaml", ()),
-            (jobset, ".jobset.yaml", ("IMAGE in the JobSet stands for your container's image",)),
-        ),
-        strict=True,
-    )
-)
-"""Name → its text for a job, the ending of its file, and notes."""
+LAUNCHERS: Mapping[str, tuple[Callable[[Job], str], str, tuple[str, ...]]] = {
+    "slurm": (slurm, ".sbatch", ()),
+    "skypilot": (skypilot, ".sky.yaml", ()),
+    "jobset": (jobset, ".jobset.yaml", ("IMAGE in the JobSet stands for your container's image",)),
+}
+"""One of targets.LAUNCHES → its text for a job, the ending of its file, and notes."""
 PROGRAMS: Mapping[str, str] = {"torch-split-spec": "{file} my_module:make_model"}
 """Target → what torchrun starts, where the file is the program; of others a train.py that takes the file."""
 VARIABLES: Mapping[str, Mapping[str, str]] = {"megatron": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}

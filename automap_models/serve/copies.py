@@ -57,7 +57,8 @@ def command(question: Question) -> str:
     for name in ("recompute", "recompute_blocks"):
         if isinstance(fields.get(name), tuple):
             raise BadInput("of each stage is no option of the command", where=f"`{name}`", do="copy Python")
-    words = ["automap", "plan", question.model if question.config is None else "config.json", *_cluster(question)]
+    topo = "--topo" if question.cluster in known_clusters() else "--gpus"
+    words = ["automap", "plan", question.model if question.config is None else "config.json", topo, question.cluster]
     given = {"sequence": question.sequence, "runtime": question.runtime, **fields}
     for name in ("sequence", "global_batch", "runtime", "schedule", *FIELDS):
         value = given.get(name)
@@ -65,10 +66,6 @@ def command(question: Question) -> str:
             text = [] if value is True else [",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
             words += [f"--{name.replace('_', '-')}", *text]
     return shlex.join([*words, "--price"]) + "\n"
-
-
-def _cluster(question: Question) -> list[str]:
-    return ["--topo" if question.cluster in known_clusters() else "--gpus", question.cluster]
 
 
 def python(question: Question) -> str:

@@ -3,46 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 
-from automap_models.core.strategy import TransformerShape
+from automap_models.core.cluster import MemoryVerdict
+from automap_models.formats.strategy_plan import StrategyDocument
 from automap_models.serve.questions import Question
 from automap_models.version import __version__
 
 
-class TrainingRun(TypedDict):
-    """What a whole training takes."""
+class PagePrice(StrategyDocument, kw_only=True):
+    """`automap plan --price`, and what the page shows beside it; seconds, and bytes of a device of each rank."""
 
-    tokens: float
-    days: float
-    device_hours: float
-    cost: float | None
-    goodput: float
-    checkpoint_every_s: float | None
-    in_time: bool | None
-
-
-class Priced(TypedDict):
-    """`automap plan --price`: a strategy and its price; parts in seconds, memory of a device of each rank in bytes."""
-
-    schema: Literal[1]
-    kind: Literal["strategy"]
-    model: str
-    shape: TransformerShape | None
-    tied: bool
-    own_code: bool
-    recurrent: bool
-    encodes: bool
-    training: dict[str, bool | int | str | list[str]] | None
-    runtime: str | None
-    imbalance: float
-    training_run: NotRequired[TrainingRun]
-    cluster: str
     device: str
-    strategy: dict[str, bool | int | str | list[int | str] | None]
-    stage_layers: list[int]
+    imbalance: float
     step_s: float
     tokens_per_s_per_device: float
     mfu: float
@@ -54,12 +29,7 @@ class Priced(TypedDict):
     memory_upper_bytes: float
     host_bytes: float
     fits: bool
-    verdict: Literal["fits", "at risk", "does not fit"]
-
-
-class PagePrice(Priced):
-    """The same, and what the page shows beside it."""
-
+    verdict: MemoryVerdict
     words: str
     devices: int
     tokens_per_s: float

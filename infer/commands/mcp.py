@@ -42,33 +42,19 @@ NEWS_S = 0.5
 """From one piece of news on how far a search is to the next."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None but those of every command."""
-
-
-def request(namespace: argparse.Namespace) -> bool:
-    """Whether the tools are only listed."""
-    return bool(namespace.json)
-
-
-def report(listed: bool) -> Report:
-    """The tools; or nothing, and then what an agent asks."""
-    if listed:
-        return Report(lambda: None, tools_document)
-    _require_mcp()
-    return Report(lambda: None, tools_document, then=serve)
-
-
-def _require_mcp() -> None:
-    """Refuse an installation without the protocol.
+def report(namespace: argparse.Namespace) -> Report:
+    """The tools as JSON; or nothing, and then what an agent asks.
 
     Raises:
-        BadInput: it is one.
+        BadInput: the protocol is not installed.
     """
+    if namespace.json:
+        return Report(lambda: None, tools_document)
     try:
         import mcp.server.lowlevel  # noqa: F401
     except ImportError:
         raise BadInput("mcp 2 is not installed", where="mcp", do="pip install 'automap-models[mcp]'") from None
+    return Report(lambda: None, tools_document, then=serve)
 
 
 def serve() -> None:
@@ -98,10 +84,9 @@ def agent_server() -> Server[Any]:
     async def list_tools(
         context: ServerRequestContext[Any], params: PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        named = {name: (tool.description, tool.schema) for name, tool in TOOLS.items()}
         tools = [
-            types.Tool(name=name, description=description, input_schema=schema, annotations=reading)
-            for name, (description, schema) in named.items()
+            types.Tool(name=name, description=tool.description, input_schema=tool.schema, annotations=reading)
+            for name, tool in TOOLS.items()
         ]
         return types.ListToolsResult(tools=tools)
 
@@ -135,10 +120,10 @@ def agent_server() -> Server[Any]:
 COMMAND = Command(
     description="Be asked by an agent: fit, plan, price, doctor and export as tools of the Model Context Protocol.",
     epilog=EPILOG,
-    add_arguments=add_arguments,
+    add_arguments=lambda parser: None,
     outputs=(),
     json="print the tools and their arguments as JSON, and end",
     inputs=(),
-    request=request,
+    request=lambda namespace: namespace,
     report=report,
 )

@@ -92,6 +92,10 @@ def test_a_jobset_has_a_pod_a_node_that_meet_at_the_first_one(tmp_path: Path) ->
     }
 
 
+def test_the_launchers_are_those_that_the_command_knows() -> None:
+    assert (*LAUNCHERS,) == LAUNCHES
+
+
 @pytest.mark.parametrize("launcher", LAUNCHES)
 def test_of_megatron_the_arguments_are_in_it(launcher: str, tmp_path: Path) -> None:
     price = am.price("gpt2", "p4d-4", **STRATEGY)
@@ -112,7 +116,7 @@ def test_of_others_it_lies_beside_the_file(tmp_path: Path, capsys: pytest.Captur
     assert "pipeline.sky.yaml starts train.py: train.py is yours, and has pipeline.py" in capsys.readouterr().err
     task: dict[str, Any] = yaml.safe_load((tmp_path / "pipeline.sky.yaml").read_text())
     assert task["resources"] == {"accelerators": "A100:8"}
-    assert "envs" not in task
+    assert task["envs"] == {}
     assert run_export([str(strategy), "--to", "deepspeed", "--launch", "skypilot"]) == 2
     assert "takes 2 files for this plan; give the name of the first" in capsys.readouterr().err
     assert run_export([str(strategy), "--to", "megatron", "--launch", "slurm"]) == 0

@@ -22,11 +22,11 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (1_036, 8),
+    "automap_models": (1_030, 8),
     "core": (7_998, 37),
     "cost": (3_807, 19),
     "envs": (1_600, 12),
-    "export": (2_256, 15),
+    "export": (2_231, 15),
     "formats": (5_309, 21),
     "importing": (1_568, 12),
     "hlo": (6_936, 36),
@@ -41,19 +41,19 @@ BUDGET = {
     "plots": (1_258, 9),
     "requests": (2_496, 15),
     "rl": (1_068, 9),
-    "serve": (911, 8),
+    "serve": (878, 8),
     "run": (4_716, 24),
     "simulate": (1_736, 10),
     "torch_export": (3_110, 14),
     "workloads": (5_742, 34),
     "zoo": (1, 1),
-    "infer": (5_990, 37),
+    "infer": (5_977, 37),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_743, 28),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_306, "files": 426, "compiled": 80, "numbers": 257}
+TOTALS = {"lines": 76_229, "files": 426, "compiled": 80, "numbers": 257}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
