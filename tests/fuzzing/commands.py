@@ -53,6 +53,8 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
         ["plan.json", "--to", "torch-csv"],
         ["plan.json", "good.npz", "--to", "galvatron", "--snap"],
         ["strategy.json", "--to", "megatron", "--out", "out.json"],
+        ["strategy.json", "--to", "megatron", "--launch", "jobset", "--topo", "topo.yaml"],
+        ["strategy.json", "--to", "deepspeed", "--launch", "skypilot", "--topo", "topo.yaml", "--out", "out.json"],
         ["shardings.json", "--to", "jax"],
         ["hybrid.json", "step.mlir", "--to", "jax", "--json"],
     ],
