@@ -13,6 +13,7 @@ import json
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -106,7 +107,7 @@ class Tool:
                 WATCH.set(news)
                 return dict(json.loads(json_text(self.program.report(request).document())))
 
-            return limited(document, watch, stopped)
+            return limited(lambda news: copy_context().run(document, news), watch, stopped)
 
     def _words(self, arguments: Mapping[str, Any], folder: Path) -> Iterator[str]:
         """The arguments as they are typed; a plan that is given as JSON is a file of the folder."""

@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (3_110, 14),
     "workloads": (5_742, 34),
     "zoo": (1, 1),
-    "infer": (5_977, 37),
+    "infer": (5_978, 37),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (4_743, 28),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_229, "files": 426, "compiled": 80, "numbers": 257}
+TOTALS = {"lines": 76_230, "files": 426, "compiled": 80, "numbers": 257}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 
 from automap_models.infer.app import main
 from automap_models.infer.app import mcp as run_mcp
+from automap_models.infer.runner import WATCH
 from automap_models.infer.tools import TOOLS, outcome
 from automap_models.planners.base import SILENT
 from automap_models.serve import limits
@@ -137,6 +138,7 @@ def test_a_search_that_takes_too_long_or_that_nobody_waits_for_ends(monkeypatch:
     gone = threading.Event()
     gone.set()
     assert "search: took more than" in outcome("fit", GIVEN, SILENT, gone)[0]["error"]
+    assert WATCH.get() is None, "the next command of this process would be stopped, too"
     monkeypatch.setattr(limits, "LONGEST_SEARCH_S", 0.0)
     assert (
         "search: took more than 0 s"
