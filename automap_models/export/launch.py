@@ -44,7 +44,7 @@ class Job:
     """A program on a cluster of equal nodes.
 
     Attributes:
-        name: of lower-case letters, digits and hyphens.
+        name: of lower-case letters, digits and hyphens, a letter first, as Kubernetes calls services.
         program: what torchrun starts, with its arguments.
         variables: of the environment.
         nodes, devices: nodes, and devices of each.
@@ -138,7 +138,7 @@ def launch(exported: Exported, launcher: str, cluster: Cluster, device: str, pat
         raise BadInput("is for programs that torchrun starts", where="`launch`", do="leave it out")
     write, ending, notes = LAUNCHERS[launcher]
     written = exported.written
-    name = re.sub(r"[^a-z0-9]+", "-", exported.source.name.lower()).strip("-")[:40] or "model"
+    name = re.sub(r"[^a-z0-9]+", "-", exported.source.name.lower())[:40].lstrip("-0123456789").rstrip("-") or "model"
     program = written.program or PROGRAMS.get(exported.target, "train.py").format(file=path.name)
     sizes = cluster.nodes, cluster.devices_per_node
     text = write(Job(name, program, VARIABLES.get(exported.target, {}), *sizes, device))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,16 @@ def test_of_megatron_the_arguments_are_in_it(launcher: str, tmp_path: Path) -> N
     assert exported.written.beside == {}
     lines = [line for line in arguments.text.splitlines() if not line.startswith("#")]
     assert [word for line in lines for word in shlex.split(line)] == shlex.split(arguments.program)[1:]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [("7B_Chat.v2", "b-chat-v2"), ("123", "model"), ("a" * 39 + "/b", "a" * 39)]
+)
+def test_a_job_is_called_as_kubernetes_allows(model: str, name: str) -> None:
+    """A service's name begins with a letter, ends with none of its hyphens and is short (RFC 1035)."""
+    price = replace(am.price("gpt2", "p4d-4", **STRATEGY), model=model)
+    text = am.export(price, "megatron", launch="jobset").written.text
+    assert yaml.safe_load(text)["metadata"] == {"name": name}
 
 
 def test_of_others_it_lies_beside_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
