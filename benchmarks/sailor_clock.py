@@ -177,8 +177,8 @@ class Stages:
 
     def fits(self, begin: int, end: int, in_flight: int) -> bool:
         """Whether a stage with so many micro-batches in flight has room on all its devices."""
-        each = zip(self.state, self.activations, self.limits, strict=True)
-        return all(state[begin, end] + in_flight * saved[begin, end] <= limit for state, saved, limit in each)
+        devices = zip(self.state, self.activations, self.limits, strict=True)
+        return all(state[begin, end] + in_flight * saved[begin, end] <= limit for state, saved, limit in devices)
 
     def busy_s(self, begin: int, end: int, first: bool, last: bool, few: bool) -> float:
         """u + x of a stage; `few` stages count the first one's messages once."""
@@ -237,7 +237,7 @@ class Search:
         }
         for team, stages in reversed(list(enumerate(self.stages))):
             for count in range(self.segments[team].most):
-                for (at, used, end), labels in [item for item in fronts.items() if item[0][:2] == (team, count)]:
+                for (_, used, end), labels in [item for item in fronts.items() if item[0][:2] == (team, count)]:
                     for label, begin in product(labels, range(end)):
                         behind = len(label.begins)
                         if not stages.fits(begin, end, behind + 1):
@@ -248,9 +248,9 @@ class Search:
                         if begin == 0:
                             limit_s, best = self.step_s(longer), longer
                         else:
-                            keep(fronts.setdefault((at, used + 1, begin), []), longer)
-            for (at, _, end), labels in list(fronts.items()):
-                if at == team and team:
+                            keep(fronts.setdefault((team, used + 1, begin), []), longer)
+            for (segment, _, end), labels in list(fronts.items()):
+                if segment == team and team:
                     for label in labels:
                         keep(fronts.setdefault((team - 1, 0, end), []), label)
         return None if best is None else self._plan(best)
