@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (5_978, 37),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (4_743, 28),
+    "benchmarks": (5_426, 30),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 76_230, "files": 426, "compiled": 80, "numbers": 257}

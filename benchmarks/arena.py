@@ -1,0 +1,353 @@
+"""Sailor's planners and ours on Sailor's profiles, all judged by Sailor's simulator.
+
+    python benchmarks/arena.py CLONE --python INTERPRETER --answers FOLDER [--limit 300] [--rows 1]
+                               [--model NAME …] [--cluster NAME …]
+
+CLONE is a clone of Sailor's artefact (SOSP '25, github eth-easl/sailor) at COMMIT, INTERPRETER a Python 3.10 that has
+what its planners import (numpy, pandas, scipy, pymetis, pyomo, pybind11, torch, transformers), where a C++ compiler
+finds jsoncpp (CPATH, LIBRARY_PATH and LD_LIBRARY_PATH name its folders where these are not the usual ones). A copy of
+the clone is built beside the answers, in FOLDER; a planner whose answers lie there is not run again.
+
+A planner's plan is the first of its own order that fits by their simulator, as in their evaluation. Ours are two:
+
+- `our clock`: the planner of strategies on automap's clock of the device, which reads no profile of theirs; its
+  strategies are those that their simulator can price (fp32, 1F1B, no ZeRO, no recomputation).
+- `their clock`: an exact search on the numbers that their simulator computes with (sailor_clock.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise, product
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from common import print_rows, refuse, tracked
+from sailor_clock import Clock, ClockedPlan, Replicas, shortest
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.strategy import Strategy, TransformerShape
+from automap_models.formats.hardware_yaml import read_device
+from automap_models.planners.strategies.planner import StrategiesPlanner
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
+from automap_models.workloads.source import read_model_work
+
+COMMIT = "cf2c8e3cc53ce178fe58a4003f46b4b6b848fc33"
+MODELS = {"OPT-350": "training_config_opt_350.json", "GPT-Neo-2.7": "training_config_gpt_neo27.json"}
+ZONE = "us-central1-a"
+TRACES = {"homogeneous": "gpu_trace_scaled", "mixed": "gpu_trace_heterogeneous_imbalanced"}
+MIXED = ("SAILOR", "AMP", "FlashFlex", "Metis")
+"""The planners that their evaluation of mixed clusters has."""
+PROFILES = {
+    "SAILOR": None,
+    "AMP": "baselines/AMP/profiles/{model}",
+    "Aceso": "baselines/Aceso/profiler/A100-40",
+    "Atlas": "simulations/profiles_tmp.json",
+    "DTFM": "simulations/profiles_tmp.json",
+    "FlashFlex": "baselines/FlashFlex/src/machine_amounts.json",
+    "Galvatron": "baselines/Galvatron/profiles/{model}/A100-40",
+    "Metis": "baselines/Metis/profiles/{model}",
+    "Piper": "baselines/Piper/profiles/{model}/A100-40/profile.json",
+    "Varuna": "baselines/Varuna/profiles/{model}/A100-40/profile_4.json",
+}
+"""Planner → where its profile lies under sailor/Planner."""
+MEMORY_GIB = {"A100-40": 40, "V100-16": 16}
+JUDGE = """
+import contextlib, io, json, sys
+from sailor.Planner.simulations.runtime_simulator import Simulator
+from sailor.Planner.simulations.simulator import simulate_plan
+root, model, zone, plans = json.load(sys.stdin)
+base = root + "/sailor/sailor/Planner"
+read = lambda path: json.load(open(base + path))
+said = io.StringIO()
+with contextlib.redirect_stdout(said):
+    simulator = Simulator(root, read("/simulations/configs/" + model), read("/llm_info.json"), False,
+                          read("/simulations/profiles_tmp.json"), zone)
+    answers = [(bool(simulator.check_config_fits(plan)), simulate_plan(simulator, plan, zone)[0]) for plan in plans]
+json.dump(answers, sys.stdout)
+"""
+"""Whether plans fit by their simulator, and their steps a second."""
+THEIR_CLOCK, OUR_CLOCK = "ours, their clock", "ours, our clock"
+PRICED = {"precision": "fp32", "schedule": "1f1b", "zero": 0, "recompute": "none", "cp": 1, "vp": 1}
+"""Strategies that their simulator can price."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A planner's plan for one cluster.
+
+    Attributes:
+        planner: who made it.
+        plan: in words.
+        throughput: steps a second by their simulator; 0 where no plan fits.
+        search_s: to plan, wall time.
+        refused: plans before it, in the planner's order, that do not fit.
+    """
+
+    planner: str
+    plan: str
+    throughput: float
+    search_s: float
+    refused: int
+
+
+class Sailor:
+    """A copy of the clone that is built, with the interpreter that runs it."""
+
+    def __init__(self, clone: Path, python: Path, answers: Path, limit_s: float) -> None:
+        self.root, self.python, self.answers, self.limit_s = answers.resolve() / "copy", python, answers, limit_s
+        self.planner = self.root / "sailor/sailor/Planner"
+        if not self.planner.exists():
+            shutil.copytree(clone / "sailor", self.root / "sailor/sailor")
+            self.build()
+
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """In which their programs run: their fixed paths are relative to a home folder."""
+        code = "import pybind11, sysconfig; print(pybind11.get_include(), sysconfig.get_path('include'), sep=':')"
+        headers = subprocess.run([self.python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        home, machine = str(self.root), platform.machine()
+        changed = {"HOME": home, "SAILOR_PATH": home, "PYTHONPATH": f"{home}/sailor", "OMP_NUM_THREADS": "1"}
+        changed |= {"MAKEFLAGS": f"ARCH={machine}", "PATH": f"{self.python.parent}:{os.environ['PATH']}"}
+        return {**os.environ, **changed, "CPATH": f"{headers}:{os.environ.get('CPATH', '')}"}
+
+    def build(self) -> None:
+        """What their installation builds beside the planners, and their files of operators where a clone has none."""
+        library = f"galvatron_dp_core.cpython-310-{platform.machine()}-linux-gnu.so"
+        command = ["g++", "-O3", "-shared", "-std=c++17", "-fPIC", "dp_core.cpp", "-o", library]
+        self._run(command, self.planner / "baselines/Galvatron/csrc")
+        if not (self.planner / "llm_info_aceso.json").exists():
+            self._run(["bash", "run_all.sh"], self.planner / "baselines/Aceso/csv2json")
+
+    def _run(
+        self, command: Sequence[str | Path], folder: Path, question: str | None = None, limit_s: float | None = None
+    ) -> str:
+        done = subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            cwd=folder,
+            input=question,
+            timeout=limit_s,
+        )
+        return done.stdout
+
+    def read(self, path: str) -> Any:
+        """A JSON file of theirs, by its place under sailor/Planner."""
+        return json.loads((self.planner / path).read_text())
+
+    def rows(self, trace: str) -> tuple[str, list[str]]:
+        """The heading of a trace and its rows."""
+        heading, *rows = (self.planner / f"simulations/configs/{TRACES[trace]}.csv").read_text().split()
+        return heading, rows
+
+    def clusters(self, trace: str) -> list[dict[str, int]]:
+        """Devices by kind of each row of a trace in one zone."""
+        heading, rows = self.rows(trace)
+        kinds = [name.partition("_")[0] for name in heading.split(",")[2:]]
+        return [dict(zip(kinds, map(int, row.split(",")[2:]), strict=True)) for row in rows]
+
+    def theirs(self, planner: str, model: str, trace: str, number: int) -> Answer:
+        """One of their planners on a row of a trace; in place of a plan the reason why there is none."""
+        folder = self.answers.resolve() / f"{TRACES[trace]}-{number}"
+        path = folder / f"{planner}_{model}.json"
+        if not path.exists():
+            heading, rows = self.rows(trace)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "trace.csv").write_text(f"{heading}\n{rows[number]}\n")
+            try:
+                self._run(self.command(planner, model, folder), self.root, limit_s=self.limit_s)
+            except subprocess.TimeoutExpired:
+                return Answer(planner, f"no answer in {self.limit_s:.0f} s", 0.0, math.nan, 0)
+            except subprocess.CalledProcessError as error:
+                return Answer(planner, error.stderr.strip().rpartition("\n")[2][:80], 0.0, math.nan, 0)
+        (row,) = json.loads(path.read_text())
+        plan = words(row["plan"]) if row["throughput"] else "none fits"
+        return Answer(planner, plan, row["throughput"], row["search_time"], row["oom_plans"])
+
+    def command(self, planner: str, model: str, folder: Path) -> list[str | Path]:
+        """That runs one of their planners on the trace in a folder, as their ae_scripts/planner/run_all_sim.py does."""
+        base, sizes = self.planner, "_aceso" if planner == "Aceso" else ""
+        profile = PROFILES[planner]
+        options = {
+            "sailor_path": self.root,
+            "trace_file": folder / "trace.csv",
+            "basic_cluster_config_json": base / "simulations/configs/basic_cluster_config.json",
+            "training_config_json": base / f"simulations/configs/{MODELS[model]}",
+            "result_dir_path": folder,
+            "objective": "throughput",
+            "planner": planner,
+            "sailor_profile_file_dir": f"{base}/sailor_planner/profiles/{model}/",
+            "quotas_dict": base / "sailor_planner/dummy_quotas_dict.json",
+            "simulator_profile_file": base / f"simulations/profiles_tmp{sizes}.json",
+        }
+        if profile is not None:
+            options["planner_profile_file"] = base / profile.format(model=model)
+        pairs = ((f"--{name}", str(value)) for name, value in options.items())
+        return [self.python, base / "simulations/simulator.py", *(word for pair in pairs for word in pair)]
+
+    def clock(self, model: str) -> Clock:
+        """The numbers that their simulator computes with, for devices of the traces."""
+        profiles, sizes = self.read("simulations/profiles_tmp.json"), self.read("llm_info.json")
+        samples = self.read(f"simulations/configs/{MODELS[model]}")["global_batch_size"]
+        links = {a: {b: self.link(a, b)[0] for b in MEMORY_GIB} for a in MEMORY_GIB}
+        return Clock(profiles[model], sizes[model], links, MEMORY_GIB, samples)
+
+    def link(self, sender: str, receiver: str) -> tuple[list[float], float]:
+        """Between devices of these kinds: coefficients of the bandwidth over the size, and the most in bytes/s."""
+        links = json.loads((self.planner.parent / "providers/multizone_bandwidths_het.json").read_text())
+        coefficients, most = links[ZONE][sender]["1"][ZONE][receiver]["1"]
+        return coefficients, most
+
+    def judged(self, model: str, plans: Sequence[ClockedPlan]) -> list[tuple[bool, float]]:
+        """Whether plans fit by their simulator, and steps a second."""
+        dictionaries = [plan.dictionary(ZONE) for plan in plans]
+        question = json.dumps([str(self.root), MODELS[model], ZONE, dictionaries])
+        answers = self._run([self.python, "-c", JUDGE], self.planner / "simulations", question)
+        return [(fits, throughput) for fits, throughput in json.loads(answers)]
+
+
+def words(plan: Mapping[str, Any]) -> str:
+    """A plan of theirs: micro-batch, and the stages of each pipeline with layers, replicas and tensor parallelism."""
+    first, *others = plan["pipelines"]
+    stages = []
+    for layers, replicas in zip(first["layers_per_stage"], first["tmp_stages"], strict=True):
+        kinds = sorted({f"{vms[0][0]} tp {tp}" for vms, tp in replicas})
+        stages.append((f"{len(replicas)} × {' + '.join(kinds)}", len(layers)))
+    parts = [(kind, [count for name, count in stages if name == kind]) for kind in dict.fromkeys(s for s, _ in stages)]
+    text = "; ".join(f"{kind}, {len(counts)} stages of {span(counts)} layers" for kind, counts in parts)
+    return f"mbs {plan['mbs']}: {text}" + (f"; {len(others)} more pipelines" if others else "")
+
+
+def span(counts: Sequence[int]) -> str:
+    """The least and the most of some counts."""
+    least, most = min(counts), max(counts)
+    return f"{least}" if least == most else f"{least} to {most}"
+
+
+def own_clock(sailor: Sailor, model: str, devices: int) -> list[ClockedPlan]:
+    """The shortest strategies on A100 of each micro-batch and degree of tensor parallelism, in the planner's order."""
+    sizes = sailor.read(f"simulations/configs/{MODELS[model]}")
+    names = {"hidden_size": "n_embd", "num_layers": "n_layer", "heads": "n_head", "vocab_size": "vocab_size"}
+    config = {"model_type": "gpt2", "n_positions": sizes["sequence_length"], "tie_word_embeddings": False}
+    config |= {name: sizes[key] for key, name in names.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        work = read_model_work(f"{folder}/config.json", sequence=sizes["sequence_length"], dtype="float32")
+    _, link = sailor.link("A100-40", "A100-40")
+    cluster = Cluster(devices // 4, 4, 300e9, 4 * link, 40 * 2.0**30, name=f"{devices} A100")
+    best = []
+    for micro_batch, tp in product((1, 2, 4, 8), (1, 2, 4)):
+        problem = StrategyProblem(
+            work=work,
+            cluster=cluster,
+            device=read_device("a100-40"),
+            global_batch=sizes["global_batch_size"],
+            fixed={**PRICED, "micro_batch": micro_batch, "tp": tp},
+        )
+        result = StrategiesPlanner(StrategiesConfig(budget_s=1.0)).solve(problem)
+        if result.cost is not None and result.plan is not None:
+            best.append((result.cost.step_s, clocked(result.plan, result.cost.step_s, work.shape)))
+    return [plan for _, plan in sorted(best, key=lambda entry: entry[0])]
+
+
+def clocked(strategy: Strategy, step_s: float, shape: TransformerShape) -> ClockedPlan:
+    """A strategy as a pipeline of their layers, of which the first is the embedding and the last one the head."""
+    ends = list(accumulate(strategy.stage_layers(shape), initial=1))
+    ends[0], ends[-1] = 0, ends[-1] + 1
+    team = (Replicas("A100-40", strategy.tp, strategy.dp),)
+    return ClockedPlan(strategy.micro_batch, tuple((range(*pair), team) for pair in pairwise(ends)), step_s)
+
+
+def ours(sailor: Sailor, model: str, devices: Mapping[str, int]) -> Iterator[Answer]:
+    """Answers of ours on a cluster, by each of the clocks that has something to say of it."""
+    clock, a100 = sailor.clock(model), devices["A100-40"]
+    searches: dict[str, Callable[[], list[ClockedPlan]]] = {THEIR_CLOCK: lambda: list(shortest(clock, devices))}
+    if len(devices) == 1:
+        searches[OUR_CLOCK] = lambda: own_clock(sailor, model, a100)
+    timed = []
+    for name, search in searches.items():
+        begin = time.perf_counter()
+        timed.append((name, search(), time.perf_counter() - begin))
+    judged = iter(sailor.judged(model, [plan for _, plans, _ in timed for plan in plans]))
+    for name, plans, search_s in timed:
+        verdicts = [next(judged) for _ in plans]
+        first = next((i for i, (fits, _) in enumerate(verdicts) if fits), None)
+        if first is None:
+            yield Answer(name, "none fits", 0.0, search_s, len(plans))
+        else:
+            yield Answer(name, words(plans[first].described(ZONE)), verdicts[first][1], search_s, first)
+
+
+HEADINGS = ("model", "cluster", "planner", "plan", "steps a second", "over the best", "plans in s", "do not fit before")
+
+
+def cells(case: tuple[str, str], answer: Answer, best: float) -> tuple[str, ...]:
+    """A row of the table."""
+    search = "–" if math.isnan(answer.search_s) else f"{answer.search_s:.2f}"
+    figures = f"{answer.throughput:.4f}", f"{answer.throughput / best:.3f}", search, str(answer.refused)
+    return *case, answer.planner, answer.plan, *figures
+
+
+def require_commit(clone: Path) -> None:
+    """End with one sentence where a clone is at another commit than the benchmark knows."""
+    command = ["git", "-C", str(clone), "rev-parse", "HEAD"]
+    head = subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip() or "no commit"
+    if head != COMMIT:
+        refuse(f"this knows Sailor's artefact at commit {COMMIT}, and {clone} is at {head}: check that commit out")
+
+
+def main() -> None:
+    """Print the table, and how ours compare with the best of theirs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("clone", type=Path, metavar="CLONE")
+    parser.add_argument("--python", type=Path, required=True, help="interpreter that has what theirs import")
+    parser.add_argument("--answers", type=Path, required=True, help="folder of the copy and of their answers")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds of one of theirs on a cluster")
+    parser.add_argument("--rows", type=int, default=None, help="of each trace, from the first one on; all of them")
+    parser.add_argument("--model", action="append", choices=MODELS, default=[])
+    parser.add_argument("--cluster", action="append", choices=TRACES, default=[])
+    options = parser.parse_args()
+    require_commit(options.clone)
+    sailor = Sailor(options.clone, options.python.absolute(), options.answers, options.limit)
+    comparisons: list[tuple[Answer, Answer]] = []
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for model, trace in product(options.model or MODELS, options.cluster or TRACES):
+            planners = list(PROFILES) if trace == "homogeneous" else MIXED
+            for number, devices in enumerate(sailor.clusters(trace)[: options.rows]):
+                mine = list(ours(sailor, model, devices))
+                others = [sailor.theirs(planner, model, trace, number) for planner in tracked(planners, "theirs")]
+                best = max(others, key=lambda answer: answer.throughput)
+                comparisons.extend((answer, best) for answer in mine)
+                case = model, " + ".join(f"{count} {kind}" for kind, count in devices.items())
+                yield from (cells(case, answer, best.throughput or math.nan) for answer in [*mine, *others])
+
+    print_rows(HEADINGS, rows())
+    for name in (THEIR_CLOCK, OUR_CLOCK):
+        pairs = [
+            (mine, best) for mine, best in comparisons if mine.planner == name and mine.throughput * best.throughput
+        ]
+        if pairs:
+            ratios = [mine.throughput / best.throughput for mine, best in pairs]
+            times = geometric_mean(mine.search_s / best.search_s for mine, best in pairs)
+            print(f"\n{name}: throughput over that of the best of theirs {geometric_mean(ratios):.3f} in the geometric")
+            print(f"mean, {min(ratios):.3f} at worst, in {times:.2f} times its time, on {len(pairs)} clusters")
+
+
+if __name__ == "__main__":
+    main()
