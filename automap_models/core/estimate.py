@@ -190,7 +190,8 @@ def _recomputation(strategy: Strategy, layers: tuple[int, ...]) -> list[str]:
     """What is recomputed of how many layers; nothing where nothing is."""
     blocks = layers if strategy.recompute_blocks is None else strategy.recompute_blocks
     words = []
-    for kind in RECOMPUTE[1:]:
+    order = [*RECOMPUTE[1:], *sorted(set(strategy.recompute_kinds).difference(RECOMPUTE))]
+    for kind in order:
         count = sum(n for n, block_kind in zip(blocks, strategy.recompute_kinds, strict=True) if block_kind == kind)
         if count:
             all_of_them = count == sum(layers)

@@ -16,6 +16,7 @@ from automap_models.core.strategy import (
     Strategy,
     TransformerShape,
     expert_tensor,
+    modules_of,
 )
 from automap_models.core.tuning import FULL, Training
 
@@ -136,7 +137,8 @@ class Limits:
         power_of_two: whether the number of stages has to be one.
         zeros: stages of ZeRO.
         pipeline_zeros: those of them that go together with a pipeline; None for all.
-        recompute: what may be recomputed.
+        recompute: what may be recomputed, beside modules.
+        modules: which of MODULES it recomputes by name.
         recompute_alike: whether all blocks of a model recompute the same.
         precisions: of weights and activations.
         dispatchers: how tokens may go to experts that ep divides, the preferred ones first.
@@ -171,6 +173,7 @@ class Limits:
     zeros: tuple[int, ...] = ZERO_STAGES
     pipeline_zeros: tuple[int, ...] | None = None
     recompute: tuple[Recompute, ...] = RECOMPUTE
+    modules: tuple[str, ...] = ()
     recompute_alike: bool = True
     precisions: tuple[Precision, ...] = get_args(Precision)
     dispatchers: tuple[Dispatcher, ...] = ("alltoall",)
@@ -316,7 +319,7 @@ class Limits:
 
     def recompute_objection(self, kind: str) -> Objection | None:
         """To what blocks recompute."""
-        if kind in self.recompute:
+        if kind in self.recompute or (modules_of(kind) and set(modules_of(kind)) <= set(self.modules)):
             return None
         return Objection(f"{self.name} has no {kind} recomputation", f"take recompute {' or '.join(self.recompute)}")
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from automap_models.core.framework import ModelFacts
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.schedules import SCHEDULES
-from automap_models.core.strategy import RECOMPUTE, Recompute, TransformerShape
+from automap_models.core.strategy import MODULES, RECOMPUTE, Recompute, TransformerShape, modules_of
 from automap_models.core.tuning import FULL, Training
 
 MarkArray = NDArray[np.int8]
@@ -83,6 +83,7 @@ class Kernels:
         moved_marks: int8 [m].
         moved_scores: bool [m] whether these are scores of queries against keys, which a flash kernel does not move.
         moved_again: bool [m] whether they would not move if all products that read one value were one product.
+        modules: int64 [n] `module_bits` that each of the forward pass is part of, but for attention cores; 0: of none.
     """
 
     passes: NDArray[np.int8]
@@ -95,6 +96,7 @@ class Kernels:
     moved_marks: MarkArray
     moved_scores: NDArray[np.bool_]
     moved_again: NDArray[np.bool_]
+    modules: IntArray | int = 0
 
     def __len__(self) -> int:
         return int(self.passes.size)
@@ -126,10 +128,17 @@ class Amounts:
     Attributes:
         values: float64 [k].
         marks: int8 [k].
+        modules: int64 [k] `module_bits` that make each; 0: none does.
     """
 
     values: FloatArray
     marks: MarkArray
+    modules: IntArray | int = 0
+
+    def made_by(self, bits: IntArray) -> Amounts:
+        """Those that some modules make, and 0 for the others: values [k, R], of R choices of modules."""
+        chosen = np.broadcast_to(self.modules, self.values.shape)[:, None] & bits > 0
+        return replace(self, values=np.where(chosen, self.values[:, None], 0.0))
 
 
 NOTHING = Amounts(np.zeros(0), np.zeros(0, dtype=np.int8))
@@ -175,6 +184,12 @@ class LayerWork:
     unpacked: Amounts = NOTHING
     backward: bool = True
 
+    @property
+    def module_bits(self) -> int:
+        """Of all modules that it has."""
+        core = module_bits("core_attn") if self.kernels.core.any() else 0
+        return int(np.bitwise_or.reduce(np.ravel(self.kernels.modules), initial=core))
+
 
 class SharedWork(NamedTuple):
     """What layers at several places use, and every rank of the pipeline that has one of them holds.
@@ -206,12 +221,22 @@ class TowerLayers(NamedTuple):
     recomputes: bool = False
 
 
+def module_bits(recompute: Recompute) -> int:
+    """A bit for each of its modules, by their places in MODULES."""
+    return sum(1 << MODULES.index(name) for name in modules_of(recompute))
+
+
+def _apart(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Modules without those that are part of another one of them: of a whole mixture."""
+    return tuple(name for name in names if "moe" not in names or name not in ("moe_act", "shared_experts"))
+
+
 def undivided(layer: LayerWork) -> LayerWork:
     """The layer where every device has all tokens: neither cp nor sequence parallelism divides what it does."""
     others = np.int8(~Mark.TOKENS)
     parts = {field.name: getattr(layer, field.name) for field in fields(layer)}
     amounts = {
-        name: Amounts(part.values, part.marks & others) for name, part in parts.items() if isinstance(part, Amounts)
+        name: replace(part, marks=part.marks & others) for name, part in parts.items() if isinstance(part, Amounts)
     }
     sizes, moved = (marks & others for marks in (layer.kernels.size_marks, layer.kernels.moved_marks))
     kernels = replace(layer.kernels, size_marks=sizes, moved_marks=moved)
@@ -234,7 +259,7 @@ class ModelWork:
         shared: beside these.
         recurrent, training: see ModelFacts.
         tower: what encodes images for the first place.
-        recompute, schedules: what strategies of it may recompute, and their schedules, by name.
+        recompute, schedules: what strategies of it may recompute beside modules, and their schedules, by name.
     """
 
     shape: TransformerShape
@@ -249,6 +274,22 @@ class ModelWork:
 
     recompute: ClassVar[tuple[Recompute, ...]] = RECOMPUTE
     schedules: ClassVar[tuple[str, ...]] = tuple(SCHEDULES)
+
+    @cached_property
+    def kinds(self) -> tuple[Recompute, ...]:
+        """All that blocks may recompute: RECOMPUTE, and sets of its modules of which none is part of another."""
+        sets: list[tuple[str, ...]] = [()]
+        for i, name in enumerate(MODULES):
+            if any((layer.module_bits >> i) & 1 for layer in self.layers):
+                sets += [(*others, name) for others in sets]
+        return (*RECOMPUTE, *("+".join(names) for names in sets[1:] if names == _apart(names)))
+
+    def kind(self, recompute: Recompute) -> int:
+        """Which of `kinds` it is, without modules that the model does not have."""
+        if recompute in RECOMPUTE:
+            return RECOMPUTE.index(recompute)
+        there = {name for kind in self.kinds for name in modules_of(kind)}
+        return self.kinds.index("+".join(filter(there.__contains__, _apart(modules_of(recompute)))) or "none")
 
     @property
     def facts(self) -> ModelFacts:

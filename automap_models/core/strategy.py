@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
     from automap_models.core.passes import Schedule
 
-Recompute = Literal["none", "selective", "full"]
-"""What the backward pass computes again: nothing, the attention core, or the whole forward pass of a layer."""
-RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+Recompute = str
+"""What the backward pass computes again: one of RECOMPUTE, or some of MODULES, such as `layernorm+moe_act`."""
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+"""Nothing, the attention core, or the whole forward pass of a layer."""
+MODULES = ("layernorm", "mla_up_proj", "moe_act", "shared_experts", "mlp", "moe", "core_attn")
+"""Parts of a block, by Megatron's names: norms before latent attention and experts, what makes queries, keys and values
+of latents, activations of experts, shared experts, perceptrons, whole mixtures, attention cores."""
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "nvfp4"]
 """Of weights and activations; all but fp32 have master weights in fp32. With fp8 (mxfp8, too) and nvfp4 these are in
 bf16, and products of blocks read them in 8 and 4 bits."""
@@ -152,7 +156,7 @@ class Strategy:
                 _require_count(key, count)
         of_stages = self.recompute if isinstance(self.recompute, tuple) else (self.recompute,)
         for key, value, values in (
-            *(("recompute", kind, RECOMPUTE) for kind in of_stages),
+            *(("recompute", kind, RECOMPUTE) for kind in of_stages if not modules_of(kind)),
             ("zero", self.zero, ZERO_STAGES),
             ("precision", self.precision, PRECISIONS),
             ("dispatcher", self.dispatcher, (None, *DISPATCHERS)),
@@ -281,6 +285,12 @@ class Strategy:
         """
         self.stage_recompute(shape)
         require_parts(shape, self.tp, self.cp, self.ep, self.sequence_parallel, self.dispatcher, self.etp)
+
+
+def modules_of(recompute: Recompute) -> tuple[str, ...]:
+    """The modules that are recomputed by name, in the order of MODULES; none for one of RECOMPUTE."""
+    names = set(recompute.split("+"))
+    return tuple(filter(names.__contains__, MODULES)) if names.issubset(MODULES) else ()
 
 
 def expert_tensor(tp: int, dp: int, ep: int, etp: int | None) -> int:

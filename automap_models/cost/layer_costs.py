@@ -5,10 +5,7 @@
 Strategies by the thousand differ in their schedule, their cuts and their ranks, and not in what a layer takes. So
 kernels are timed once for all strategies that divide a layer alike (`LayerCosting`).
 
-Full recomputation runs the forward pass of a block again, with its collectives. Selective recomputation runs attention
-cores again (2205.05198). Where these are flash kernels, which keep no scores in the first place, it is what torchtitan
-means by the word: every second product and all kernels that are none. What comes before and after the blocks is never
-recomputed.
+What blocks recompute is said in cost.recompute; what comes before and after them is never recomputed.
 
 With ZeRO-3 the weights of a layer are gathered beside a forward and a backward pass of as large a layer. They hide
 behind a share of the computation beside them, and never more than that share of themselves (`exposed_s`).
@@ -26,25 +23,26 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.model_work import LayerWork, ModelWork
+from automap_models.core.model_work import LayerWork, ModelWork, module_bits
 from automap_models.core.schedules import SCHEDULES
-from automap_models.core.strategy import NARROW, RECOMPUTE, Recompute, Strategy
+from automap_models.core.strategy import NARROW, Strategy
 from automap_models.cost.layer_times import ITEM_BYTES, PREFETCHED, Shares, StepClock
 from automap_models.cost.overlap import exposed_s
 from automap_models.cost.process_groups import ProcessGroups, process_groups
+from automap_models.cost.recompute import run_again
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 
 
 @dataclass(frozen=True, eq=False)
 class LayerCosts:
-    """Of the k distinct layers of a model, with each kind of recomputation (RECOMPUTE) where it makes a difference.
+    """Of the k distinct layers of a model, with each of R kinds of recomputation (ModelWork.kinds) where that matters.
 
     Attributes:
-        times: [k, 3, 12] seconds for one micro-batch: kernels forward, of gradients of activations and of weights;
+        times: [k, R, 12] seconds for one micro-batch: kernels forward, of gradients of activations and of weights;
             what is recomputed; and forward and backward each: sums of tp, keys and values of cp, tokens of ep, what
             ZeRO-3 exposes.
         hidden_s: [k] of ZeRO-3's gathering, what the forward pass of the layer before it hides.
-        memory: [k, 3, 3] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed or
+        memory: [k, R, 3] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed or
             reads a matrix that is packed in 4 bits.
         parameters: [k, 2] on a device, without those of experts, and those.
         boundary_bytes: [k] handed to the next layer on a device.
@@ -62,14 +60,14 @@ class LayerCosts:
 
     @cached_property
     def passes(self) -> FloatArray:
-        """[k, 3, 3] seconds of F, I and W."""
+        """[k, R, 3] seconds of F, I and W."""
         both = self.times[..., 4:].reshape(*self.times.shape[:2], 4, 2).sum(axis=2)
         forward, inputs, weights, again = np.moveaxis(self.times[..., :4], -1, 0)
         return np.stack([forward + both[..., 0], inputs + again + both[..., 1], weights], axis=-1)
 
 
 class KernelCosts(NamedTuple):
-    """What LayerCosts has but for ZeRO-3, with the times of each layer: [k, 12] as of StepClock.layer."""
+    """What LayerCosts has but for ZeRO-3, with the times of each layer: [k, R, 12] as of StepClock.layer."""
 
     times: FloatArray
     memory: FloatArray
@@ -98,7 +96,8 @@ class LayerCosting:
         self.rows = (*work.layers, *(part.layer for part in work.tower))
         tower = {len(work.layers) + i for i, part in enumerate(work.tower) if part.recomputes}
         self.recomputed = np.isin(np.arange(len(self.rows)), [*self.blocks, *tower])
-        self.selected = np.array([runtime.selects == "experts" and layer.copies > 0 for layer in self.rows])
+        of_rows = [work.kinds if again else ("none",) * len(work.kinds) for again in self.recomputed.tolist()]
+        self.again = [run_again(layer, kinds, runtime) for layer, kinds in zip(self.rows, of_rows, strict=True)]
         self._kernels: dict[object, KernelCosts] = {}
         self._costs: dict[object, LayerCosts] = {}
         self._groups: dict[object, ProcessGroups] = {}
@@ -148,60 +147,57 @@ class LayerCosting:
         """With micro-batches of each of these sizes."""
         shares, layers = self.shares(strategy, sizes), self.rows
         clock = StepClock(strategy, self.device, groups, shares, self.runtime)
-        saved = [
-            [self._saved_bytes(clock, layer, block, "full" if again and kind != "none" else kind) for kind in RECOMPUTE]
-            for layer, block, again in zip(layers, self.recomputed.tolist(), self.selected.tolist(), strict=True)
-        ]
-        memory = np.moveaxis(np.array(saved), -1, 0)
+        memory = np.stack([self._saved_bytes(clock, *row) for row in zip(layers, self.recomputed, strict=True)], axis=1)
         parameters = np.array([shares.parameters_of(layer.parameters) for layer in layers])
         boundary_bytes = np.stack([shares.bytes_of(layer.boundary) for layer in layers], axis=1)
-        times = np.stack([clock.layer(*row) for row in zip(layers, self.recomputed.tolist(), strict=True)], axis=1)
+        rows = zip(layers, self.recomputed.tolist(), self.again, strict=True)
+        times = np.stack([clock.layer(*row) for row in rows], axis=1)
         frozen = np.array([shares.parameters_of(layer.frozen) for layer in layers])
         sized = zip(times, memory, boundary_bytes, strict=True)
         return [KernelCosts(of_size, saved, parameters, sent, frozen) for of_size, saved, sent in sized]
 
-    def _saved_bytes(
-        self, clock: StepClock, layer: LayerWork, block: bool, recompute: Recompute
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """[B] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed."""
-        shares, strategy, nothing = clock.shares, clock.strategy, np.zeros(clock.shares.samples.size)
+    def _saved_bytes(self, clock: StepClock, layer: LayerWork, block: bool) -> FloatArray:
+        """[B, R, 3] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed."""
+        shares, runtime = clock.shares, self.runtime
+        kinds = np.array(self.work.kinds if block else ("none",) * len(self.work.kinds))
+        memory = np.zeros((shares.samples.size, kinds.size, 3))
         if not layer.backward:
-            return nothing, nothing, nothing
-        saved_bytes, for_weights = shares.bytes_of(layer.saved), shares.bytes_of(layer.saved_for_weights)
-        if self.runtime.saves_gathered:
+            return memory
+        bits = np.array([module_bits(kind) for kind in kinds.tolist()])
+        saved, for_weights = (shares.bytes_of(part)[:, None] for part in (layer.saved, layer.saved_for_weights))
+        discarded = shares.bytes_of(layer.saved.made_by(bits))
+        if runtime.saves_gathered:
             read = shares.bytes_of(layer.sums_backward, gathered=True) - shares.bytes_of(layer.sums_backward)
-            saved_bytes, for_weights = saved_bytes + read, for_weights + read
-        if block and strategy.precision in NARROW:
+            saved, for_weights = saved + read[:, None], for_weights + read[:, None]
+        if block and clock.strategy.precision in NARROW:
             for_weights = for_weights / 2  # Transformer Engine saves the operands as they were cast to 8 bits
-            saved_bytes = saved_bytes - for_weights
-        core = nothing if self.runtime.flash else shares.bytes_of(layer.saved_core)
-        recompute, unpacked = recompute if block else "none", shares.bytes_of(layer.unpacked)
-        if recompute == "full":
-            return shares.bytes_of(layer.boundary), for_weights, saved_bytes + core + unpacked
-        if recompute == "selective" and self.runtime.flash and self.runtime.selects == "products":
-            saved = shares.bytes_of(layer.boundary) + clock.selected_bytes(layer.kernels)
-            return np.minimum(saved_bytes, saved), for_weights, np.maximum(0.0, saved_bytes - saved) + unpacked
-        return saved_bytes + (nothing if recompute == "selective" else core), for_weights, unpacked
+            saved, discarded = (
+                saved - for_weights,
+                discarded - shares.bytes_of(layer.saved_for_weights.made_by(bits)) / 2,
+            )
+        core = np.zeros_like(saved) if runtime.flash else shares.bytes_of(layer.saved_core)[:, None]
+        boundary, unpacked = (shares.bytes_of(part)[:, None] for part in (layer.boundary, layer.unpacked))
+        cores_again = (kinds == "selective") | (bits & module_bits("core_attn") > 0)
+        memory[..., 0] = saved + np.where(cores_again, 0.0, core) - discarded
+        memory[..., 1], memory[..., 2] = for_weights, discarded + unpacked
+        memory[:, kinds == "full", 0], memory[:, kinds == "full", 2] = boundary, saved + core + unpacked
+        if runtime.flash and runtime.selects == "products":
+            selected = np.minimum(saved, boundary + clock.selected_bytes(layer.kernels)[:, None])
+            memory[:, kinds == "selective", 0] = selected
+            memory[:, kinds == "selective", 2] = saved - selected + unpacked
+        return memory
 
     def _with_gathers(self, strategy: Strategy, groups: ProcessGroups, kernels: KernelCosts) -> LayerCosts:
-        forward, inputs, weights, again, tensor, _, context, _, *hidden_context, experts, _ = kernels.times.T
+        forward, inputs, weights, _, *others = kernels.times[:, 0].T
+        hidden_context, recompute = others[4:6], kernels.times[..., 3]
         backward = np.array([layer.backward for layer in self.rows])
-        blocks = self.recomputed & backward
-        full = forward + tensor + context + experts
-        recompute = np.stack([np.zeros_like(again), np.where(self.selected, full, again), full], axis=1)
-        recompute[~blocks] = 0.0
-        times, hidden_s = np.zeros((*recompute.shape, 12)), np.zeros(len(forward))
-        times[..., :3], times[..., 3], times[..., 4:8] = (
-            kernels.times[:, None, :3],
-            recompute,
-            kernels.times[:, None, 4:8],
-        )
-        times[..., 8:10] = kernels.times[:, None, 10:]
+        times, hidden_s = np.zeros_like(kernels.times), np.zeros(len(forward))
+        times[..., :8], times[..., 8:10] = kernels.times[..., :8], kernels.times[..., 10:]
         weight_bytes, _, _ = self.work.training.parameter_bytes(strategy.precision)
         trained = kernels.parameters * weight_bytes
         gathered_bytes = trained + kernels.frozen_bytes
         if strategy.zero == 3:  # weights are gathered forward and backward, and gradients are as large
-            pieces = np.where(blocks, self.runtime.gathers_a_layer, 1).tolist()
+            pieces = np.where(self.recomputed & backward, self.runtime.gathers_a_layer, 1).tolist()
             scatter = gather = self._gathers_s(groups, trained, pieces)
             if kernels.frozen_bytes.any():  # gathered with the others, and without gradients
                 gather = self._gathers_s(groups, gathered_bytes, pieces)

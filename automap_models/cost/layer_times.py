@@ -34,6 +34,7 @@ from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, MarkArray, WorkKind, WorkPass
 from automap_models.core.strategy import NARROW, Strategy
 from automap_models.cost.process_groups import ProcessGroups
+from automap_models.cost.recompute import Again
 from automap_models.cost.runtime import CAST_GRADIENT_BYTES, Runtime
 
 FLASH_BACKWARD = 2.5
@@ -95,7 +96,7 @@ class Shares:
         return factors
 
     def bytes_of(self, amounts: Amounts, *, gathered: bool = False) -> FloatArray:
-        """[B] bytes of amounts on a device."""
+        """[B, …] bytes of [k, …] amounts on a device."""
         factors = self.gathered if gathered else self.divided
         return np.asarray(factors[:, amounts.marks] @ amounts.values * self.widening)
 
@@ -149,11 +150,11 @@ class StepClock:
         self.narrow = strategy.precision in NARROW
         self.product_peak = device.sustained * device.matrix_peak(strategy.product_dtype)
 
-    def layer(self, work: LayerWork, block: bool) -> FloatArray:
-        """[B, 12] seconds of a layer for one micro-batch on a device.
+    def layer(self, work: LayerWork, block: bool, again: Again) -> FloatArray:
+        """[B, R, 12] seconds of a layer for one micro-batch on a device, with each kind of recomputation.
 
-            0 … 3     kernels of the forward pass, of gradients of activations and of weights; what selective
-                      recomputation runs again
+            0 … 3     kernels of the forward pass, of gradients of activations and of weights; what is recomputed, with
+                      what that sends
             4 … 11    forward and backward each: sums of tensor parallelism; keys and values on their way that attention
                       does not hide; those that it hides, behind which nothing else can hide then; tokens on their way
                       to experts and back
@@ -161,8 +162,11 @@ class StepClock:
         Args:
             work: of the layer.
             block: whether it is one of the blocks, and not what comes before or after them.
+            again: what the kinds run again of it.
         """
-        passes, core_forward, core_backward, again = self._kernels(work, block)
+        kernels_s, cores_s = self._kernels(work, block)
+        passes = _by_pass(work.kernels.passes, kernels_s) + cores_s
+        core_forward, core_backward = cores_s[:, 0], cores_s[:, 1] + cores_s[:, 2]
         groups, shares = self.groups, self.shares
         passed_on_s = _collective_s(groups.context.passed_on_s, shares.bytes_of(work.context, gathered=True))
         hidden = (np.minimum(passed_on_s, core_forward), np.minimum(2 * passed_on_s, core_backward))
@@ -172,12 +176,17 @@ class StepClock:
             exchanged = exchanged / self.strategy.tp  # each device of tp sends its share of the tokens
         exchanges_s = 2 * (1.0 - self.runtime.expert_overlap) * self._exchange_s(exchanged, work)
         exchanges_s *= self.imbalance
-        sums = (self._sums_s(work.sums_forward), self._sums_s(work.sums_backward))
+        sums_s = self._sums_s(work.sums_forward)
+        sums = (sums_s.sum(axis=1), self._sums_s(work.sums_backward).sum(axis=1))
         passes = self._launched(passes, work, sums, exchanges_s)
-        columns = (*passes.T, again, *sums, *context, *hidden, exchanges_s, exchanges_s)
-        times = np.stack(columns, axis=1)
+        columns = (*passes.T, np.zeros_like(exchanges_s), *sums, *context, *hidden, exchanges_s, exchanges_s)
+        times = np.repeat(np.stack(columns, axis=1)[:, None], again.cores.size, axis=1)
+        recomputed = kernels_s @ again.kernels + sums_s @ again.sums
+        recomputed += np.multiply.outer(core_forward, again.cores) + np.multiply.outer(exchanges_s, again.exchanges)
+        launched = self._host_s(work) * (self._launches(work.kernels) @ (again.kernels > 0))
+        times[..., 3] = np.maximum(recomputed, launched) + np.multiply.outer(context[0], again.context)
         if not work.backward:
-            times[:, [1, 2, 3, 5, 7, 9, 11]] = 0.0
+            times[..., [1, 2, 3, 5, 7, 9, 11]] = 0.0
         return times
 
     def _exchange_s(self, exchanged: FloatArray, work: LayerWork) -> FloatArray:
@@ -191,28 +200,29 @@ class StepClock:
         self, passes: FloatArray, work: LayerWork, sums: tuple[FloatArray, FloatArray], exchanges_s: FloatArray
     ) -> FloatArray:
         """[B, 3] passes that take as long, with what they send, as the host needs to launch them."""
-        runtime, kernels = self.runtime, work.kernels
-        of_pass = np.bincount(kernels.passes[self._launches(kernels)], minlength=3)
-        host_s = runtime.mixture_host_s if work.exchanged.values.size else runtime.host_s
-        if not host_s or runtime.graphed == 1.0:
+        launched = self._host_s(work)
+        if not launched:
             return passes
-        launched = self.host * host_s * (1.0 - runtime.graphed)
+        of_pass = np.bincount(work.kernels.passes[self._launches(work.kernels)], minlength=3)
         forward, backward = (launched * count for count in (of_pass[0], of_pass[1:].sum()))
         result = passes.copy()
         result[:, 0] += np.maximum(0.0, forward - passes[:, 0] - sums[0] - exchanges_s)
         result[:, 1] += np.maximum(0.0, backward - passes[:, 1:].sum(axis=1) - sums[1] - exchanges_s)
         return result
 
-    def _sums_s(self, sums: Amounts) -> FloatArray:
-        """[B] all-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""
-        sent = sums.values * self.shares.gathered[:, sums.marks] * self.shares.widening
-        return np.asarray(
-            (1.0 - self.runtime.tensor_overlap) * _collective_s(self.groups.tensor.all_reduce_s, sent).sum(axis=1)
-        )
+    def _host_s(self, work: LayerWork) -> float:
+        """Seconds in which the host launches a kernel of a layer."""
+        runtime = self.runtime
+        host_s = runtime.mixture_host_s if work.exchanged.values.size else runtime.host_s
+        return self.host * host_s * (1.0 - runtime.graphed)
 
-    def _kernels(self, work: LayerWork, block: bool) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """[B, 3] seconds of kernels by pass, [B] of attention cores forward and backward, and of what selective
-        recomputation runs again."""
+    def _sums_s(self, sums: Amounts) -> FloatArray:
+        """[B, m] all-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""
+        sent = sums.values * self.shares.gathered[:, sums.marks] * self.shares.widening
+        return np.asarray((1.0 - self.runtime.tensor_overlap) * _collective_s(self.groups.tensor.all_reduce_s, sent))
+
+    def _kernels(self, work: LayerWork, block: bool) -> tuple[FloatArray, FloatArray]:
+        """[B, n] seconds of kernels, nothing for those of attention cores, and [B, 3] of these by pass."""
         kernels = work.kernels
         is_product, core = kernels.kinds == WorkKind.PRODUCT, kernels.core
         moved, moved_core = self._moved_bytes(kernels, is_product)
@@ -229,18 +239,10 @@ class StepClock:
         of_experts = (kernels.size_marks[:, 0] & Mark.EXPERTS > 0) | (kernels.kinds == WorkKind.ROUTING)
         times_s[:, of_experts] *= self.imbalance
         cores = _by_pass(kernels.passes[core], times_s[:, core])
-        others = _by_pass(kernels.passes[~core], times_s[:, ~core])
-        forward = kernels.passes == WorkPass.FORWARD
-        again = cores[:, 0]
-        if self.runtime.flash:
-            if core.any():
-                cores = self._flash_s(flop[:, core & forward].sum(axis=1) / (2 if work.causal else 1), moved_core)
-            products = times_s[:, forward & is_product & ~core].sum(axis=1)
-            again = products / 2 + times_s[:, forward & ~is_product & ~core].sum(axis=1)
-            if self.runtime.selects != "products":
-                again = cores[:, 0] * (self.runtime.selects != "nothing")
-        slow = self.runtime.compute
-        return slow * (others + cores), slow * cores[:, 0], slow * (cores[:, 1] + cores[:, 2]), slow * again
+        if self.runtime.flash and core.any():
+            forward = kernels.passes == WorkPass.FORWARD
+            cores = self._flash_s(flop[:, core & forward].sum(axis=1) / (2 if work.causal else 1), moved_core)
+        return self.runtime.compute * np.where(core, 0.0, times_s), self.runtime.compute * cores
 
     def _launches(self, kernels: Kernels) -> BoolArray:
         """[n] which kernels are launched, and not part of another one."""

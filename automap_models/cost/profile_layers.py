@@ -156,13 +156,13 @@ class ProfileCosting(LayerCosting):
         enters it, and needs what it saves otherwise while it is."""
         sums = _sums(rescaled(self.profile, samples), self.begins)[:, self.places]
         forward, both, weights, frozen, saved, entering, leaving = sums
-        times = np.zeros((forward.size, 12))
-        times[:, 0], times[:, 1] = forward, both - forward
-        memory = np.zeros((forward.size, 3, 3))
+        times = np.zeros((forward.size, len(RECOMPUTE), 12))
+        times[..., 0], times[..., 1] = forward[:, None], (both - forward)[:, None]
+        memory = np.zeros((forward.size, len(RECOMPUTE), 3))
         memory[..., 0] = saved[:, None]
-        again = np.flatnonzero(self.recomputed)
-        memory[again, RECOMPUTE.index("full"), 0] = entering[again]
-        memory[again, RECOMPUTE.index("full"), 2] = saved[again]
+        again, full = np.flatnonzero(self.recomputed), RECOMPUTE.index("full")
+        times[again, full, 3] = forward[again]
+        memory[again, full, 0], memory[again, full, 2] = entering[again], saved[again]
         parameters = np.stack([weights / _item_bytes(self.work.dtype), np.zeros_like(weights)], axis=1)
         return KernelCosts(times, memory, parameters, leaving, np.outer(frozen, (1.0, 0.0)))
 

@@ -10,7 +10,7 @@ from typing import Literal
 from automap_models.core.strategy import ONCE_A_NODE, Dispatcher, Strategy
 from automap_models.errors import BadInput
 
-Selects = Literal["products", "attention", "experts", "nothing"]
+Selects = Literal["products", "attention"]
 CAST_GRADIENT_BYTES = 6.0
 """Moved per gradient that is read in 16 bits and written in 32, as the models are traced."""
 
@@ -53,8 +53,7 @@ class Runtime:
             device's shares of collectives.
         expert_overlap: share of the way of tokens to experts that goes on beside computation.
         selects: what selective recomputation runs again where attention is a flash kernel: every second product
-            (torchtitan), attention (Megatron's core_attn), that and blocks with experts (its moe, where they have no
-            attention), or nothing that takes time (its moe_act, layernorm, …).
+            (torchtitan), or attention (Megatron's core_attn).
         routing: share of the bytes that tokens move on a device on their way to experts and back, beside those of a
             framework that has a kernel for every step of it, and fuses none.
         imbalance: tokens for the experts of the fullest device over the mean of all, 1 or more; the others wait for it.

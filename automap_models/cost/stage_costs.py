@@ -37,7 +37,7 @@ from automap_models.core.estimate import NO_HOST, DeviceMemory
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages
-from automap_models.core.strategy import RECOMPUTE, Strategy
+from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_costs import LayerCosting, LayerCosts
 from automap_models.cost.layer_times import PREFETCHED
 from automap_models.cost.overlap import exposed_s
@@ -222,7 +222,7 @@ class StageCosting:
         return sums_s
 
     def _place_layers(self, strategy: Strategy) -> tuple[FloatArray, IntArray, list[int], list[int]]:
-        """[V, k, 3] how many of each distinct layer a virtual stage has with each kind of recomputation; the virtual
+        """[V, k, R] how many of each distinct layer a virtual stage has with each kind of recomputation; the virtual
         stage of each place; and [V] the first and the last layer of each, of an empty one the next and the one before.
         """
         order = np.array(self.work.order)
@@ -232,11 +232,11 @@ class StageCosting:
         kinds = np.zeros(order.size, dtype=np.int64)
         begin = 1
         for count, (kind, blocks) in zip(layers, strategy.stage_recompute(self.work.shape), strict=True):
-            kinds[begin : begin + blocks] = RECOMPUTE.index(kind)
+            kinds[begin : begin + blocks] = self.work.kind(kind)
             begin += count
         kinds[0] = kinds[1] if layers[0] else 0  # of a tower; the embedding recomputes nothing
         stages = np.searchsorted(ends, np.arange(order.size), side="right")
-        counts = np.zeros((ends.size, len(self.work.layers), len(RECOMPUTE)))
+        counts = np.zeros((ends.size, len(self.work.layers), len(self.work.kinds)))
         np.add.at(counts, (stages, order, kinds), 1.0)
         first = [order[0], *order[np.minimum(ends[:-1], order.size - 1)]]
         return counts, stages, first, order[ends - 1].tolist()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Divided, Limits
-from automap_models.core.strategy import ONCE_A_NODE, Strategy
+from automap_models.core.strategy import MODULES, ONCE_A_NODE, Strategy, modules_of
 from automap_models.export.model_blocks import BlockPlan, block_target
 from automap_models.export.target import Written, parser_module, require_same
 
@@ -34,6 +34,7 @@ def _multiple(divided: Divided) -> int:
 LIMITS = Limits(
     name=NAME,
     schedules={"1f1b": "1F1B", "interleaved": "interleaved 1F1B"},
+    modules=MODULES,
     own_code=False,
     one_series=True,
     zeros=(0, 1),
@@ -73,6 +74,8 @@ COUNTS: Mapping[str, str] = {
     "global_batch": "--global-batch-size",
 }
 """Field of a strategy → its argument."""
+REMAKING = frozenset({"layernorm", "moe_act"})
+"""Modules that Megatron does not recompute in 8 bits with the recipe that is its default, `delayed`."""
 SIZES: Mapping[str, str] = {
     "hidden": "--hidden-size",
     "ffn": "--ffn-hidden-size",
@@ -124,9 +127,13 @@ def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
     if s.sequence_parallel and s.tp > 1:
         yield ("--sequence-parallel",)
     recompute = plan.recompute(NAME)
-    if recompute == "selective":
+    if recompute == "selective" or modules_of(recompute):
         yield "--recompute-granularity", "selective"
-    elif recompute == "full":
+    if names := modules_of(recompute):
+        yield "--recompute-modules", *names
+        if s.precision == "fp8" and not REMAKING.isdisjoint(names):
+            yield "--fp8-recipe", "tensorwise"
+    if recompute == "full":
         yield "--recompute-granularity", "full"
         yield "--recompute-method", "uniform"
         yield "--recompute-num-layers", "1"
@@ -198,7 +205,10 @@ def check(plan: BlockPlan, path: Path) -> None:
     config = _transformer_config(parsed)
     degrees = (config.tensor_model_parallel_size, config.pipeline_model_parallel_size, config.context_parallel_size)
     require_same("degrees", degrees, (s.tp, s.pp, s.cp))
-    require_same("recomputation", config.recompute_granularity or "none", plan.recompute(NAME))
+    recompute = plan.recompute(NAME)
+    kind = "selective" if modules_of(recompute) else recompute
+    require_same("recomputation", config.recompute_granularity or "none", kind)
+    require_same("recomputed modules", parsed.get("--recompute-modules", ""), " ".join(modules_of(recompute)))
     require_same("sequence parallelism", config.sequence_parallel, s.sequence_parallel and s.tp > 1)
     if s.dispatcher in ONCE_A_NODE and s.ep > 1:
         require_same("dispatcher", config.moe_flex_dispatcher_backend, s.dispatcher)

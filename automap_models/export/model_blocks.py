@@ -77,7 +77,7 @@ class BlockPlan:
                 what, where=f"plan of {self.model}", do="give one `recompute`, or export it to galvatron"
             )
         (kind,) = kinds or {"none"}
-        return kind  # type: ignore[return-value]
+        return kind
 
 
 def block_plan(source: Source, target: str, limits: Limits) -> BlockPlan:

@@ -34,7 +34,7 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
+from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy, modules_of
 from automap_models.core.units import percent, seconds, size
 from automap_models.errors import BadInput, Infeasible
 from automap_models.export.model_blocks import boundaries, place_in_words, require_blocks
@@ -371,7 +371,7 @@ def _strongest(s: Strategy) -> Recompute:
     """The kind that recomputes most of those that stages have."""
     blocks = s.recompute_blocks or (1,) * s.stages
     used = [kind for kind, count in zip(s.recompute_kinds, blocks, strict=True) if count]
-    return max(used or ["none"], key=RECOMPUTE.index)
+    return max(used or ["none"], key=lambda kind: RECOMPUTE.index("full" if modules_of(kind) else kind))
 
 
 def _zero(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
@@ -383,11 +383,12 @@ def _recompute(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
     partial = s.recompute_blocks is not None and s.recompute_blocks != s.layers
     if limits.recompute_alike and (len({*s.recompute_kinds}) > 1 or partial):
         s = replace(s, recompute=_strongest(s), recompute_blocks=None)
-    if all(kind in limits.recompute for kind in s.recompute_kinds):
+    if all(limits.recompute_objection(kind) is None for kind in s.recompute_kinds):
         return s
 
     def more(kind: Recompute) -> Recompute:
-        return next(heavier for heavier in RECOMPUTE[RECOMPUTE.index(kind) :] if heavier in limits.recompute)
+        least = RECOMPUTE.index("full" if modules_of(kind) else kind)
+        return next(heavier for heavier in RECOMPUTE[least:] if heavier in limits.recompute)
 
     moved = tuple(more(kind) for kind in s.recompute) if isinstance(s.recompute, tuple) else more(s.recompute)
     return replace(s, recompute=moved)

@@ -29,6 +29,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import (
     DISPATCHERS,
+    MODULES,
     RECOMPUTE,
     Dispatcher,
     Precision,
@@ -211,9 +212,6 @@ def _ran(row: RowDocument, runtime: RuntimeFile | None) -> RuntimeFile:
         stated["cuda_graph"] = "all" if "full_iteration" in row.cuda_graph else "some"
     elif row.recipe is not None or row.ladder is not None:
         stated["cuda_graph"] = "none"
-    if row.recompute_modules is not None:
-        selects = {"moe": "experts", "core_attn": "attention"}
-        stated["selects"] = next((selects[name] for name in selects if name in row.recompute_modules), "nothing")
     return msgspec.structs.replace(ran, **stated)
 
 
@@ -411,7 +409,10 @@ def _usual_micro_batch(ran: RuntimeFile, global_batch: int, pp: int, dp: int) ->
 
 
 def _recompute(row: RowDocument) -> Recompute:
-    return _one_of({kind: kind for kind in RECOMPUTE}, (row.recompute or "none").lower().split()[0], "recompute")
+    kind = (row.recompute or "none").lower().split()[0]
+    if kind == "selective" and row.recompute_modules is not None:
+        return "+".join(name for name in MODULES if name in row.recompute_modules) or "none"
+    return _one_of({kind: kind for kind in RECOMPUTE}, kind, "recompute")
 
 
 def _dispatcher(row: RowDocument) -> Dispatcher | None:

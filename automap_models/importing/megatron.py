@@ -15,12 +15,21 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from automap_models.core.strategy import ONCE_A_NODE
+from automap_models.core.strategy import MODULES, ONCE_A_NODE
 from automap_models.errors import BadInput
-from automap_models.export.megatron import COUNTS, LIMITS, PRECISIONS, SIZES
+from automap_models.export.megatron import COUNTS, LIMITS, PRECISIONS, REMAKING, SIZES
 from automap_models.importing.megatron_arguments import DEVICES, NODES, Arguments, listed, parsed
 from automap_models.importing.megatron_model import LAYERS, model_of
-from automap_models.importing.megatron_rewrite import CHUNK, CHUNKS, COUNTED_ENDS, ENDS, LAYOUT, SEARCHED, rewriting
+from automap_models.importing.megatron_rewrite import (
+    CHUNK,
+    CHUNKS,
+    COUNTED_ENDS,
+    ENDS,
+    LAYOUT,
+    MODULES_GIVEN,
+    SEARCHED,
+    rewriting,
+)
 from automap_models.importing.setting import Setting, contradiction
 
 DISPATCHER = ("--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend", "--moe-enable-deepep")
@@ -54,6 +63,7 @@ def read(text: str, variables: Mapping[str, str], vocabulary: int | None) -> Set
     lists = listed()
     patterns = (*lists["read"], *lists["cannot matter"], *lists["noted"], *lists["gone"])
     unread = {n: given.line(n) for n in given.words if not any(fnmatchcase(n, pattern) for pattern in patterns)}
+    unread |= {f"{MODULES_GIVEN} {name}": given.line(MODULES_GIVEN) for name in {*_modules(given)} - {*MODULES}}
     if (given.value("--optimizer") or "adam") != "adam":
         unread["--optimizer"] = given.line("--optimizer")
     if float(given.value(FRACTION) or 1) != 1.0:
@@ -166,6 +176,8 @@ def layout_layers(layout: str, where: str) -> tuple[int, ...]:
 def _recomputation(given: Arguments, fields: Mapping[str, Any]) -> dict[str, Any]:
     """What is recomputed; by the method `block`, of the first blocks of every virtual stage alone."""
     kind = given.value("--recompute-granularity") or ("selective" if "--recompute-activations" in given else "none")
+    if kind == "selective" and MODULES_GIVEN in given:
+        kind = "+".join(name for name in MODULES if name in _modules(given)) or "none"
     blocks = given.count("--recompute-num-layers")
     if kind == "full" and given.value("--recompute-method") == "block" and blocks:
         layers = given.count(LAYERS) or 0
@@ -173,6 +185,10 @@ def _recomputation(given: Arguments, fields: Mapping[str, Any]) -> dict[str, Any
         most = fields.get("layers") or (layers // max(1, stages),) * stages
         return {"recompute": kind, "recompute_blocks": tuple(min(blocks, count) for count in most)}
     return {"recompute": kind}
+
+
+def _modules(given: Arguments) -> list[str]:
+    return [word.text for word in given.words.get(MODULES_GIVEN, ())[1:]]
 
 
 def _refusals(given: Arguments) -> Iterator[str]:
@@ -191,6 +207,9 @@ def _refusals(given: Arguments) -> Iterator[str]:
         for name in ("--recompute-method", "--recompute-num-layers"):
             if name not in given:
                 yield f"`--recompute-granularity full` ({given.line('--recompute-granularity')}) needs `{name}`"
+    delayed = given.value("--fp8-format") and (given.value("--fp8-recipe") or "delayed") == "delayed"
+    for name in sorted(REMAKING.intersection(_modules(given))) if delayed else ():
+        yield f"`{MODULES_GIVEN}` ({given.line(MODULES_GIVEN)}) {name} needs another `--fp8-recipe` than delayed"
     positions, tokens = given.count("--max-position-embeddings"), given.count(SIZES["sequence"])
     if positions and tokens and positions < tokens:
         yield f"`--max-position-embeddings` {positions} is less than `--seq-length` {tokens}"

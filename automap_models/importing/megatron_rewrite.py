@@ -18,7 +18,11 @@ CHUNK, CHUNKS = "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages
 ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
 COUNTED_ENDS = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 STAGES = (LAYOUT, CHUNK, CHUNKS, *ENDS, *COUNTED_ENDS)
-RECOMPUTE = ("--recompute-granularity", "--recompute-method", "--recompute-num-layers", "--recompute-activations")
+MODULES_GIVEN = "--recompute-modules"
+RECOMPUTE = (
+    *("--recompute-granularity", MODULES_GIVEN, "--recompute-method", "--recompute-num-layers"),
+    "--recompute-activations",
+)
 CHANGED: Mapping[str, tuple[str, ...]] = {
     **{argument: (name,) for name, argument in COUNTS.items()},
     **dict.fromkeys(STAGES, ("pp", "vp", "layers")),
@@ -46,14 +50,15 @@ def rewriting(given: Arguments, fields: Mapping[str, Any], layers: int | None) -
                 continue
             entry = given.words.get(name, ())
             if name in wanted and entry:
-                edits += [(_place(given, old), new) for old, new in zip(entry[1:2], wanted[name], strict=False)]
+                places = [_span(entry[1:])] if name == MODULES_GIVEN else [_place(given, old) for old in entry[1:2]]
+                edits += [(place, " ".join(wanted[name])) for place in places]
             elif entry:
                 gone = [name, *(other for other, need in listed()["needs"].items() if need == name and other in given)]
-                edits += [(_with_space(given.text, _span(given.words[one])), "") for one in gone]
+                edits += [(_with_space(given.text, _span(_words(given, one))), "") for one in gone]
             else:
                 added.append(" ".join([name, *wanted[name]]))
         anchor = next((entry for name, entry in given.words.items() if name in COUNTS.values()), None)
-        end = _span(anchor)[1] if anchor else len(given.text.rstrip())
+        end = _span(anchor[:2])[1] if anchor else len(given.text.rstrip())
         edits.append(((end, end), "".join(_separator(given.text, end) + text for text in added)))
         return _edited(given.text, edits)
 
@@ -83,9 +88,13 @@ def _place(given: Arguments, word: Word) -> Span:
     return word.origin if len(others) == 1 and word.origin != (0, 0) else word.site
 
 
+def _words(given: Arguments, name: str) -> Sequence[Word]:
+    """An argument with its value, or with several modules."""
+    return given.words[name] if name == MODULES_GIVEN else given.words[name][:2]
+
+
 def _span(words: Sequence[Word]) -> Span:
-    """An argument with its first value."""
-    return words[0].site[0], max(word.site[1] for word in words[:2])
+    return words[0].site[0], max(word.site[1] for word in words)
 
 
 def _separator(text: str, place: int) -> str:

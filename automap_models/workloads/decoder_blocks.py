@@ -49,8 +49,11 @@ def block_of(layer: Layer, x: Value, c: DecoderConfig, sublayers: str, memory: V
     added: list[Value] = []
     for number, sublayer in enumerate(sublayers, 1):
         if number == 1 or not c.shared_norm:
-            read = normed(x, "before")
-        change = normed(_change(layer, read, c, sublayer, memory), "after")
+            with layer.module(_norm_module(c, sublayer)):
+                read = normed(x, "before")
+        change = _change(layer, read, c, sublayer, memory)
+        layer.hand_on(change)
+        change = normed(change, "after")
         if c.scaled_changes:
             change = layer.scale(change)
         added += [change, *layer.dropout(change, c.residual_dropout)]
@@ -59,6 +62,13 @@ def block_of(layer: Layer, x: Value, c: DecoderConfig, sublayers: str, memory: V
         else:  # all are added at once, and summed among devices at once
             layer.sums_forward[:] = [value for value in layer.sums_forward if value is not change]
     return x
+
+
+def _norm_module(c: DecoderConfig, sublayer: str) -> str:
+    """What recomputes the norm before a sublayer: Transformer Engine's first product has it but for these two."""
+    if sublayer == "E" or (c.latent and sublayer in ("*", "s")):
+        return "layernorm"
+    return "mlp" if sublayer == "-" else "none"
 
 
 def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str, memory: Value | None) -> Value:  # noqa: PLR0911
@@ -78,7 +88,8 @@ def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str, memory: Val
             indexed(layer, x, c.indexer, x)
             return attention(layer, x, c, keys_read(layer.tokens, c.indexer))
         case "E", _:
-            return routed(layer, x, c)
+            with layer.module("moe"):
+                return routed(layer, x, c)
         case "M", Mamba() as sizes:
             return mamba(layer, x, sizes)
         case "M", GatedDelta() as sizes:
@@ -91,4 +102,5 @@ def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str, memory: Val
             both = [_change(layer, x, c, part, memory) for part in "*M"]
             layer.memory(FORWARD, *both, both[0])
             return both[0]
-    return feed_forward(layer, x, c.feed_forward or 4 * c.width, c.gated, c.activation, c.feed_forward_bias)
+    with layer.module("mlp"):
+        return feed_forward(layer, x, c.feed_forward or 4 * c.width, c.gated, c.activation, c.feed_forward_bias)

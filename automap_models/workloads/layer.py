@@ -23,13 +23,15 @@ devices share, and the gradient of what is whole and read by products whose colu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from math import prod
+from types import MappingProxyType
 
 import numpy as np
 
-from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, WorkKind, WorkPass
+from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, WorkKind, WorkPass, module_bits
 from automap_models.core.tuning import ADAPTER, ALL, QUANTIZED_BYTES, LayerTraining
 from automap_models.cost.layer_times import ITEM_BYTES
 
@@ -74,9 +76,10 @@ class Value:
         return prod(self.shape) * self.item_bytes
 
 
-_Kernel = tuple[WorkPass, WorkKind, bool, tuple[Size, ...], tuple[tuple[Value, bool], ...]]
-"""Its pass, what bounds it, whether it is part of an attention core, sizes of a product, and what it moves, each with
-whether that is moved again (Kernels.moved_again)."""
+_Moved = tuple[tuple[Value, bool], ...]
+_Kernel = tuple[WorkPass, WorkKind, bool, int, tuple[Size, ...], _Moved]
+"""Its pass, what bounds it, whether it is part of an attention core, of which modules, sizes of a product, and what it
+moves, each with whether that is moved again (Kernels.moved_again)."""
 
 
 @dataclass
@@ -111,6 +114,9 @@ class Layer:
         self._gradients: dict[Value, list[Value]] = defaultdict(list)
         self._products: dict[tuple[Value, Mark], list[Value]] = defaultdict(list)  # what products of columns read
         self._norms: dict[Value, list[Value]] = defaultdict(list)  # what is normed → scales
+        self._modules = 0  # bits of those that are being written down
+        self._makers: dict[Value, int] = {}  # value of a forward pass → bits of those that make it
+        self._results: list[Value] = []  # of those that end
 
     # --- values
 
@@ -152,6 +158,24 @@ class Layer:
 
     # --- kernels
 
+    @contextmanager
+    def module(self, name: str) -> Iterator[None]:
+        """What is written down meanwhile is part of one of MODULES, which may be computed again without the rest."""
+        outside = self._modules
+        self._modules |= module_bits(name)
+        yield
+        self._modules = outside
+
+    def hand_on(self, x: Value) -> None:
+        """Note that a module ends with x, which is kept where what follows reads it in the backward pass."""
+        self._results.append(x)
+
+    def _launch(self, of_pass: WorkPass, kind: WorkKind, core: bool, sizes: Iterable[Size], moved: _Moved) -> None:
+        forward = of_pass is FORWARD
+        if forward:
+            self._makers.setdefault(moved[0][0], self._modules)
+        self._kernels.append((of_pass, kind, core, self._modules * forward, tuple(sizes), moved))
+
     def memory(
         self,
         of_pass: WorkPass,
@@ -168,7 +192,7 @@ class Layer:
         if of_pass is WEIGHT and not self.training.trains(name):
             return
         kind = WorkKind.ROUTING if routing else WorkKind.MEMORY
-        self._kernels.append((of_pass, kind, core, (), tuple((value, value in again) for value in moved)))
+        self._launch(of_pass, kind, core, (), tuple((value, value in again) for value in moved))
 
     def product(
         self,
@@ -179,8 +203,7 @@ class Layer:
         again: Collection[Value] = (),
     ) -> None:
         """A product of matrices: sizes are how many, rows, columns and depth; what it moves its result and both."""
-        values = tuple((value, value in again) for value in moved)
-        self._kernels.append((of_pass, WorkKind.PRODUCT, core, tuple(sizes), values))
+        self._launch(of_pass, WorkKind.PRODUCT, core, sizes, tuple((value, value in again) for value in moved))
 
     # --- operations
 
@@ -338,7 +361,7 @@ class Layer:
             boundary: what it hands on.
         """
         self._add_gradients()
-        backward = self.training.backward
+        backward, makers = self.training.backward, self._makers | dict.fromkeys(self._results, 0)
         if not backward:
             self._kernels = [kernel for kernel in self._kernels if kernel[0] is FORWARD]
             self._saved, self.saved_core, self.sums_backward = {}, [], []
@@ -346,13 +369,13 @@ class Layer:
             name=name,
             kernels=_kernels(self._kernels),
             parameters=_amounts(self.parameters),
-            saved=_bytes_of(self._saved),
+            saved=_bytes_of(self._saved, makers),
             saved_core=_bytes_of(self.saved_core),
-            saved_for_weights=_bytes_of(value for value, read in self._saved.items() if read),
+            saved_for_weights=_bytes_of([value for value, read in self._saved.items() if read], makers),
             boundary=_bytes_of(boundary),
-            sums_forward=_bytes_of(self.sums_forward),
+            sums_forward=_bytes_of(self.sums_forward, self._makers),
             sums_backward=_bytes_of(self.sums_backward),
-            exchanged=_bytes_of(self.exchanged),
+            exchanged=_bytes_of(self.exchanged, self._makers),
             context=_bytes_of(self.context),
             causal=causal,
             copies=sum(value.shape[0] * value.shape[1] for value in self.exchanged) / self.tokens,
@@ -381,8 +404,11 @@ def _amounts(sizes: Iterable[Size]) -> Amounts:
     return Amounts(amounts.copy(), marks.astype(np.int8))
 
 
-def _bytes_of(values: Iterable[Value]) -> Amounts:
-    return _amounts((value.nbytes, value.mark) for value in values)
+def _bytes_of(values: Iterable[Value], makers: Mapping[Value, int] = MappingProxyType({})) -> Amounts:
+    """With the modules that make each."""
+    several = list(values)
+    amounts = _amounts((value.nbytes, value.mark) for value in several)
+    return replace(amounts, modules=np.array([makers.get(value, 0) for value in several], dtype=np.int64))
 
 
 def _kernels(kernels: list[_Kernel]) -> Kernels:
@@ -392,6 +418,7 @@ def _kernels(kernels: list[_Kernel]) -> Kernels:
         passes=np.array([of_pass for of_pass, *_ in kernels], dtype=np.int8),
         kinds=np.array([kind for _, kind, *_ in kernels], dtype=np.int8),
         core=np.array([core for _, _, core, *_ in kernels], dtype=np.bool_),
+        modules=np.array([bits for _, _, _, bits, *_ in kernels], dtype=np.int64),
         sizes=np.array([[size for size, _ in row] for row in sizes], dtype=np.float64).reshape(-1, 4),
         size_marks=np.array([[mark for _, mark in row] for row in sizes], dtype=np.int8).reshape(-1, 4),
         moved_kernels=np.array([k for k, *_ in moved], dtype=np.int64),

@@ -169,19 +169,19 @@ def latent_attention(layer: Layer, x: Value, c: DecoderConfig, indexer: Indexer 
     latent = c.latent
     assert latent is not None
     plain, rotary, bias = latent.plain_width, latent.rotary.width, c.attention_bias
-    queries = x
-    if latent.query_rank is not None:
-        queries = layer.norm(layer.dense(x, latent.query_rank, bias=bias), layer_norm=False)
-    q = layer.dense(queries, c.heads * (plain + rotary), TENSOR, name="q")
+    narrow_q = None if latent.query_rank is None else layer.dense(x, latent.query_rank, bias=bias)
     down = layer.dense(x, latent.rank + rotary, bias=bias)
     narrow, of_keys = layer.value(latent.rank), layer.value(rotary)
     layer.memory(FORWARD, narrow, narrow)
     layer.memory(INPUT, down, narrow, of_keys)
-    up = layer.dense(layer.norm(narrow, layer_norm=False), c.heads * (plain + latent.value_width), TENSOR)
-    turned_q, turned_k = turned(layer, layer.value(c.heads * rotary, DIVIDED)), turned(layer, of_keys)
-    plain_q, plain_k, v = (layer.value(c.heads * n, DIVIDED) for n in (plain, plain, latent.value_width))
-    for part in (plain_q, plain_k, v):
-        layer.memory(FORWARD, part, part)
+    with layer.module("mla_up_proj"):
+        queries = x if narrow_q is None else layer.norm(narrow_q, layer_norm=False)
+        q = layer.dense(queries, c.heads * (plain + rotary), TENSOR, name="q")
+        up = layer.dense(layer.norm(narrow, layer_norm=False), c.heads * (plain + latent.value_width), TENSOR)
+        turned_q, turned_k = turned(layer, layer.value(c.heads * rotary, DIVIDED)), turned(layer, of_keys)
+        plain_q, plain_k, v = (layer.value(c.heads * n, DIVIDED) for n in (plain, plain, latent.value_width))
+        for part in (plain_q, plain_k, v):
+            layer.memory(FORWARD, part, part)
     layer.memory(INPUT, q, plain_q, turned_q)
     layer.memory(INPUT, up, plain_k, v)
     layer.sums_backward.append(of_keys)
@@ -224,10 +224,9 @@ def feed_forward(
     """Two matrices with an activation between them, or three, where the activation of one gates another."""
     back = int(x.width)
     inner = layer.dense(x, width, TENSOR, bias=bias, experts=experts, name="up")
-    if gated:
-        inner = layer.gated(layer.dense(x, width, TENSOR, bias=bias, experts=experts, name="gate"), inner)
-    else:
-        inner = layer.activation(inner, relu=activation == "relu")
+    gate = layer.dense(x, width, TENSOR, bias=bias, experts=experts, name="gate") if gated else None
+    with layer.module("moe_act" if experts else "none"):
+        inner = layer.activation(inner, relu=activation == "relu") if gate is None else layer.gated(gate, inner)
     return layer.dense(inner, back, bias=bias, experts=experts, name="down")
 
 
@@ -261,9 +260,10 @@ def routed(layer: Layer, x: Value, config: DecoderConfig) -> Value:
     layer.reads(sent)
     total = layer.like(x) if c.latent is None else layer.dense(layer.like(sent), int(x.width))
     if c.shared_width:
-        shared = feed_forward(layer, x, c.shared_width, gated, activation)
-        if c.shared_gate:
-            layer.gated(layer.dense(x, 1), shared)
+        with layer.module("shared_experts"):
+            shared = feed_forward(layer, x, c.shared_width, gated, activation)
+            if c.shared_gate:
+                layer.gated(layer.dense(x, 1), shared)
         layer.memory(FORWARD, total, x)
         for value in (total, shared) * c.normed:
             layer.norm(value, layer_norm=False)

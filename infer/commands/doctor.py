@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from automap_models.core.strategy import RECOMPUTE
 from automap_models.requests import DOCTOR_FIELDS, DoctorRequest
 
 from ..runner import Command, reported_by
 from .parsing import DEVICE, add_options, add_topo, file_or_command, source_of
+from .strategies import recomputed
 
 SAID = """
     --model NAME|FILE  a built-in model or a config.json
@@ -17,7 +17,7 @@ SAID = """
     --vocabulary N     tokens that the tokenizer knows
     --micro-batch N    samples that a device takes at once
     --global-batch B   samples between two updates
-    --recompute        what the backward pass computes again
+    --recompute KIND   what the backward pass computes again
     --set NAME=VALUE   a variable of the script that is set outside, such as TP=8; may be repeated
     --ignore NAME      a setting that is not known, to be priced without: its name without dashes; all: every one; may
         be repeated
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_argument_group("what the file does not say"),
         DEVICE + SAID,
-        recompute={"choices": RECOMPUTE},
+        recompute={"type": recomputed},
         set={"dest": "variables", "default": [], "type": _variable},
         ignore={"default": []},
     )

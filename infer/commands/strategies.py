@@ -10,7 +10,7 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
-from automap_models.core.strategy import DISPATCHERS, OFFLOADS, PRECISIONS, RECOMPUTE, ZERO_STAGES
+from automap_models.core.strategy import DISPATCHERS, MODULES, OFFLOADS, PRECISIONS, RECOMPUTE, ZERO_STAGES, modules_of
 from automap_models.core.tuning import OPTIMIZERS, STATES
 from automap_models.core.units import BYTES, SECONDS, TOKENS
 from automap_models.export.targets import PLANNED_FOR
@@ -28,8 +28,8 @@ STRATEGY = """
     --ep N               devices that share the experts of a layer, of those of a rank of the pipeline
     --etp N              devices that share each expert: those of tp, or 1
     --micro-batch N      samples of a micro-batch on a rank of dp (default 1)
-    --recompute          what the backward pass computes again: nothing (default), attention cores, or all of every
-        block
+    --recompute KIND     what the backward pass computes again: none (default), attention cores (selective), full
+        blocks, or modules by Megatron's names: layernorm+moe_act
     --zero               what ranks of dp divide: nothing (default), the optimizer's state, gradients too, weights too
         (FSDP)
     --sequence-parallel  the devices of tp share what is between operators, too
@@ -89,7 +89,7 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
     add_options(
         group,
         STRATEGY,
-        recompute={"choices": RECOMPUTE},
+        recompute={"type": recomputed},
         zero={"type": int, "choices": ZERO_STAGES},
         sequence_parallel=UNLESS,
         precision={"choices": PRECISIONS},
@@ -116,6 +116,14 @@ def _sizes(text: str) -> tuple[int, int]:
     number = at_least(1)
     least, _, most = text.partition("..")
     return number(least), number(most or least)
+
+
+def recomputed(text: str) -> str:
+    """What is recomputed; modules in the order of MODULES."""
+    if text in RECOMPUTE or modules_of(text):
+        return "+".join(modules_of(text)) or text
+    choices = f"{', '.join(RECOMPUTE)}, or modules joined by +: {', '.join(MODULES)}"
+    raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {choices})")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -12,9 +12,10 @@ from gpt_work import NONE, TENSOR, TOKEN, KernelList, gpt_work
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device, StepConstants, alignment_shares
 from automap_models.core.model_work import Kernels, LayerWork, Mark, WorkKind, WorkPass
-from automap_models.core.strategy import Strategy
+from automap_models.core.strategy import RECOMPUTE, Strategy
 from automap_models.cost.layer_times import Shares, StepClock, model_flop
 from automap_models.cost.process_groups import process_groups
+from automap_models.cost.recompute import run_again
 from automap_models.cost.runtime import Runtime
 from automap_models.workloads.layer import Layer
 
@@ -54,7 +55,8 @@ def _times(layer: LayerWork, runtime: Runtime = UNFUSED, block: bool = True, **f
     strategy = Strategy(**fields)  # type: ignore[arg-type]
     cluster = Cluster(1, strategy.devices, 1e11, 1e11, 8e10)
     groups = process_groups(strategy, cluster, CONSTANTS)
-    (times,) = StepClock(strategy, DEVICE, groups, Shares(strategy), runtime).layer(layer, block).tolist()
+    again = run_again(layer, ("selective",), runtime)
+    ((times,),) = StepClock(strategy, DEVICE, groups, Shares(strategy), runtime).layer(layer, block, again).tolist()
     return LayerTimes(*times[:4], *zip(times[4::2], times[5::2], strict=True))
 
 
@@ -88,18 +90,21 @@ def test_micro_batches_of_several_sizes_at_once_take_what_each_takes_alone(
     sizes = (1, 2, 3, 16)
     strategies = [Strategy(micro_batch=size, global_batch=48, **fields) for size in sizes]  # type: ignore[arg-type]
     groups = process_groups(strategies[0], Cluster(1, strategies[0].devices, 1e11, 1e11, 8e10), CONSTANTS)
-    at_once = StepClock(strategies[0], DEVICE, groups, Shares(strategies[0], sizes=sizes), runtime).layer(layer, True)
+    again = run_again(layer, RECOMPUTE, runtime)
+    clock = StepClock(strategies[0], DEVICE, groups, Shares(strategies[0], sizes=sizes), runtime)
+    at_once = clock.layer(layer, True, again)
     for times, strategy in zip(at_once, strategies, strict=True):
-        (alone,) = StepClock(strategy, DEVICE, groups, Shares(strategy), runtime).layer(layer, True)
+        (alone,) = StepClock(strategy, DEVICE, groups, Shares(strategy), runtime).layer(layer, True, again)
         np.testing.assert_allclose(times, alone, rtol=1e-12)
-    assert at_once[0, 0] < at_once[1, 0] < at_once[3, 0]
+    assert at_once[0, 0, 0] < at_once[1, 0, 0] < at_once[3, 0, 0]
 
 
 def test_a_product_runs_at_the_clock_that_the_power_limit_sustains() -> None:
     layer, strategy = _product(1024, 1024, 448, (0, 0, 0, 0)), Strategy(micro_batch=1, global_batch=16)
     groups = process_groups(strategy, Cluster(1, 1, 1e11, 1e11, 8e10), CONSTANTS)
     device = replace(DEVICE, sustained=0.8)
-    (limited,) = StepClock(strategy, device, groups, Shares(strategy), UNFUSED).layer(layer, True)
+    again = run_again(layer, ("none",), UNFUSED)
+    ((limited,),) = StepClock(strategy, device, groups, Shares(strategy), UNFUSED).layer(layer, True, again)
     assert limited[0] - 1e-6 == pytest.approx((_times(layer).forward - 1e-6) / 0.8)
 
 
@@ -191,7 +196,8 @@ def test_what_flash_kernels_reach_is_of_those_that_the_runtime_has(
     strategy = Strategy(micro_batch=1, global_batch=16)
     groups = process_groups(strategy, Cluster(1, 1, 1e11, 1e11, 8e10), CONSTANTS)
     clock = StepClock(strategy, device, groups, Shares(strategy), runtime)
-    (times,), (rest,) = clock.layer(block, True), clock.layer(replace(block, kernels=_without_core(block)), True)
+    both = (block, replace(block, kernels=_without_core(block)))
+    times, rest = (clock.layer(layer, True, run_again(layer, ("none",), runtime))[0, 0] for layer in both)
     assert times[0] - rest[0] == pytest.approx(flop / reached + 1e-6)
     assert times[1] - rest[1] == pytest.approx(2.5 * flop / reached + 1e-6)
 

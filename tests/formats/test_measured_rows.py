@@ -77,12 +77,12 @@ def test_what_nobody_says_to_recompute_tells_nothing_of_what_fits(
 
 
 @pytest.mark.parametrize(
-    ("modules", "selects"),
-    [(["moe", "layernorm", "core_attn"], "experts"), (["core_attn"], "attention"), (["moe_act"], "nothing")],
+    ("modules", "recompute"),
+    [(["moe", "layernorm", "core_attn"], "layernorm+moe+core_attn"), (["moe_act"], "moe_act"), ([], "none")],
 )
-def test_modules_that_are_recomputed_say_what_is_selected(modules: list[str], selects: str, tmp_path: Path) -> None:
+def test_modules_that_are_recomputed_are_the_strategy_s(modules: list[str], recompute: str, tmp_path: Path) -> None:
     values = {"recompute": "selective", "recompute_modules": modules}
-    assert measured(tmp_path, system="Megatron-Bridge 26.04", **values).runtime.selects == selects
+    assert measured(tmp_path, system="Megatron-Bridge 26.04", **values).strategy.recompute == recompute
 
 
 def test_one_device_of_a_larger_node_is_a_cluster_of_one(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from draw_counts import counts
 from drawn_plans import Rng, draw_strategy, strategy_source
 
 from automap_models.core.passes import build_schedule
-from automap_models.core.strategy import Strategy
+from automap_models.core.strategy import MODULES, Strategy
 from automap_models.errors import BadInput
 from automap_models.export.model_blocks import Inexpressible
 from automap_models.export.targets import target_by_name
@@ -28,12 +29,15 @@ MOST_DRAWN = 100
 def drawn(rng: Rng) -> Strategy:
     """Any strategy, with context parallelism, and with experts that several devices share."""
     strategy = draw_strategy(rng)
-    shared = {"cp": int(rng.choice([1, 1, 2]))}
+    shared: dict[str, Any] = {"cp": int(rng.choice([1, 1, 2]))}
     if rng.random() < 0.4:
         ep = int(rng.choice([2, 4]))
         shared |= {"ep": ep, "dispatcher": str(rng.choice(["alltoall", "allgather", "deepep", "hybridep"]))}
     if rng.random() < 0.2:
         shared["offload"] = "optimizer"
+    if rng.random() < 0.3:
+        shared |= {"recompute": "+".join(name for name in MODULES if rng.random() < 0.4) or "none"}
+        shared["recompute_blocks"] = None
     try:
         return replace(strategy, **shared)
     except BadInput:

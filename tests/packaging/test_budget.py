@@ -23,12 +23,12 @@ import pytest
 
 BUDGET = {
     "automap_models": (1_030, 8),
-    "core": (7_998, 37),
-    "cost": (3_807, 19),
+    "core": (8_053, 37),
+    "cost": (3_876, 20),
     "envs": (1_600, 12),
-    "export": (2_231, 15),
-    "formats": (5_309, 21),
-    "importing": (1_568, 12),
+    "export": (2_242, 15),
+    "formats": (5_310, 21),
+    "importing": (1_596, 12),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
     "planners/staged": (3_527, 19),
-    "planners/strategies": (3_065, 15),
+    "planners/strategies": (3_102, 15),
     "plots": (1_258, 9),
     "requests": (2_496, 15),
     "rl": (1_068, 9),
@@ -45,15 +45,15 @@ BUDGET = {
     "run": (4_716, 24),
     "simulate": (1_736, 10),
     "torch_export": (3_110, 14),
-    "workloads": (5_742, 34),
+    "workloads": (5_781, 34),
     "zoo": (1, 1),
-    "infer": (5_978, 37),
+    "infer": (5_986, 37),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (5_426, 30),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_230, "files": 426, "compiled": 80, "numbers": 257}
+TOTALS = {"lines": 76_478, "files": 427, "compiled": 80, "numbers": 257}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

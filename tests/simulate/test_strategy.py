@@ -19,6 +19,7 @@ from automap_models.core.passes import build_schedule
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import Shares, StepClock
 from automap_models.cost.process_groups import process_groups
+from automap_models.cost.recompute import run_again
 from automap_models.cost.runtime import Runtime
 from automap_models.cost.stage_costs import stage_costs
 from automap_models.errors import BadInput
@@ -178,7 +179,8 @@ def test_one_device_takes_the_plain_sum_of_its_kernels() -> None:
     estimate = estimated(WORK, strategy, _cluster(1), DEVICE)
     groups = process_groups(strategy, _cluster(1), USUAL)
     clock = StepClock(strategy, DEVICE, groups, Shares(strategy), Runtime())
-    kernels = sum(sum(clock.layer(WORK.layers[layer], 0 < place < 9)[0][:3]) for place, layer in enumerate(WORK.order))
+    layers = [(WORK.layers[layer], 0 < place < 9) for place, layer in enumerate(WORK.order)]
+    kernels = sum(clock.layer(*of, run_again(of[0], ("none",), Runtime()))[0, 0, :3].sum() for of in layers)
     assert estimate.parts.compute == pytest.approx(4 * kernels)
     assert estimate.step_s == pytest.approx(4 * kernels + estimate.parts.optimizer)
     assert [part for part in estimate.parts if part] == [estimate.parts.compute, estimate.parts.optimizer]

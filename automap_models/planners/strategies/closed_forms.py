@@ -60,13 +60,16 @@ def _of_ranks(
     seconds = costs.passes.sum(axis=-1).max(axis=0)
     work_s = (costs.blocks @ seconds + seconds[ends].sum(axis=0)) / pp  # [R] of a micro-batch
     saved = (costs.blocks @ costs.saved + costs.saved[ends].sum(axis=0) / pp) / pp
+    recompute = costs.undominated(recompute)
     kinds = list(zip(work_s[recompute].tolist(), saved[recompute].tolist(), strict=True))
     room = float(
         (costs.room - grid.problem.reserve(pp)).min() - costs.blocks @ costs.state / pp - costs.state[ends].max()
     )
     once_s = costs.even_update_s + float(costs.gradients.max(axis=0) @ costs.blocks) / pp
     for choice in grid.schedules(degrees):
-        rank_s = micro_batches * mixed_work(kinds, room / in_flight(choice, pp, micro_batches))
+        free = room / in_flight(choice, pp, micro_batches)
+        alike = min((work for work, memory in kinds if memory <= free), default=float("inf"))
+        rank_s = micro_batches * (alike if grid.problem.recompute_alike else mixed_work(kinds, free))
         step_s = rank_s * (1 + bubble(choice, pp, micro_batches)) + once_s
         if step_s < float("inf"):
             yield step_s, Subspace(degrees, zero, choice)

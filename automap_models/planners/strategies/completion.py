@@ -112,9 +112,13 @@ class Completions:
         self.seconds: FloatArray = ranks.passes.sum(axis=-1)  # [S, k, R]
         temporary = costs.of_groups[0].of_layers.memory[..., 2]
         self.bytes_of = np.stack([ranks.saved, ranks.for_weights, temporary])
-        self._choices: dict[tuple[int, int], tuple[list[Choice], IntArray]] = {}
+        self._choices: dict[tuple[int, ...], tuple[list[Choice], IntArray]] = {}
         self._completions: dict[tuple[int, ...], Completion | None] = {}
-        self._of_ranks: dict[tuple[int, tuple[bytes, ...]], list[Choice] | None] = {}
+        self._of_ranks: dict[tuple[Hashable, ...], list[Choice] | None] = {}
+        self.sets = [recompute]
+        if problem.recompute_alike:  # the shortest first
+            seconds = self.seconds.min(axis=0)[self.blocks].sum(axis=0)
+            self.sets = [[kind] for kind in sorted(recompute, key=seconds.__getitem__)]
         self.moments = laid_out(self.strategy).fullest
 
     @property
@@ -217,7 +221,7 @@ class Completions:
 
     def _strategy(self, layers: tuple[int, ...], choices: Sequence[Choice]) -> Strategy:
         """With what is uniform written as such."""
-        kinds = tuple(RECOMPUTE[kind] if blocks else "none" for kind, blocks in choices)
+        kinds = tuple(self.costs.ranks.work.kinds[kind] if blocks else "none" for kind, blocks in choices)
         partial = any(0 < blocks < count for (_, blocks), count in zip(choices, layers, strict=True))
         filled = {kind for kind, count in zip(kinds, layers, strict=True) if count}
         recompute: Recompute | tuple[Recompute, ...] = kinds
@@ -231,34 +235,38 @@ class Completions:
             recompute_blocks=self.fixed.get("recompute_blocks", blocks),
         )
 
-    def choices(self, stage: int, count: int) -> list[Choice]:
+    def choices(self, stage: int, count: int, recompute: Sequence[int]) -> list[Choice]:
         """All that a virtual stage of so many layers may recompute, nothing first."""
         fixed, blocks = self.fixed.get("recompute"), self.fixed.get("recompute_blocks")
         if fixed is not None:
-            kind = RECOMPUTE.index(fixed[stage] if isinstance(fixed, tuple) else fixed)
+            kind = self.costs.ranks.work.kind(fixed[stage] if isinstance(fixed, tuple) else fixed)
             return [(kind, blocks[stage] if blocks is not None else count if kind != NONE else 0)]
         if blocks is not None:
-            return [(kind, blocks[stage]) for kind in self.recompute]
+            return [(kind, blocks[stage]) for kind in recompute]
         if self.problem.recompute_alike:
-            return [(kind, count if kind != NONE else 0) for kind in self.recompute]
-        return [(NONE, 0), *((kind, n) for kind in self.recompute if kind != NONE for n in range(1, count + 1))]
+            return [(kind, count if kind != NONE else 0) for kind in recompute]
+        return [(NONE, 0), *((kind, n) for kind in recompute if kind != NONE for n in range(1, count + 1))]
 
     def every(self, layers: tuple[int, ...], limit: int) -> Iterator[tuple[Choice, ...]] | None:
         """All recomputation of a strategy with these cuts; None where it is more than so many."""
-        of_stages = [self.choices(stage, count) for stage, count in enumerate(layers)]
+        of_stages = [self.choices(stage, count, self.recompute) for stage, count in enumerate(layers)]
         if float(np.prod([len(stage_choices) for stage_choices in of_stages])) > limit:
             return None
         return product(*of_stages)
 
     def _recomputation(self, layers: tuple[int, ...]) -> list[Choice] | None:
         """[V] of each virtual stage: the shortest that fits its rank, or nearly; None where nothing does."""
+        return next(filter(None, (self._fitting(layers, kinds) for kinds in self.sets)), None)
+
+    def _fitting(self, layers: tuple[int, ...], recompute: Sequence[int]) -> list[Choice] | None:
+        """The same of some kinds."""
         chosen: list[Choice] = [(NONE, 0)] * len(layers)
         of_stages = self._of_stages(layers)
         for rank, (stages, _) in enumerate(self.moments):
             of_rank = [of_stages[stage] for stage in stages]
-            key = (rank, tuple(counts.tobytes() for counts in of_rank))  # a move changes two virtual stages
+            key = (rank, *recompute, *(counts.tobytes() for counts in of_rank))  # a move changes two virtual stages
             if key not in self._of_ranks:
-                self._of_ranks[key] = self._of_rank(rank, of_rank)
+                self._of_ranks[key] = self._of_rank(rank, of_rank, recompute)
             fitting = self._of_ranks[key]
             if fitting is None:
                 return None
@@ -266,10 +274,10 @@ class Completions:
                 chosen[stage] = choice
         return chosen
 
-    def _of_rank(self, rank: int, of_stages: list[IntArray]) -> list[Choice] | None:
+    def _of_rank(self, rank: int, of_stages: list[IntArray], recompute: Sequence[int]) -> list[Choice] | None:
         """The same of one rank, whose virtual stages have these layers."""
         stages, moments = self.moments[rank]
-        tables = [self._table(rank, stage, layers) for stage, layers in zip(stages, of_stages, strict=True)]
+        tables = [self._table(rank, *stage, recompute) for stage in zip(stages, of_stages, strict=True)]
         counts = np.array([len(choices) for choices, _ in tables])
         effort.count(effort.FITTING)
         combinations = float(np.prod(counts, dtype=np.float64))
@@ -285,12 +293,14 @@ class Completions:
             return None
         return [choices[i] for (choices, _), i in zip(tables, fitting, strict=True)]
 
-    def _table(self, rank: int, stage: int, layers: IntArray) -> tuple[list[Choice], FloatArray]:
+    def _table(
+        self, rank: int, stage: int, layers: IntArray, recompute: Sequence[int]
+    ) -> tuple[list[Choice], FloatArray]:
         """The choices of a virtual stage, and [4, choices] seconds, bytes saved, kept and temporary of each."""
         begin, stop = int(stage == 0), layers.size - (stage == self.strategy.stages - 1)
-        key = (stage if {"recompute", "recompute_blocks"} & set(self.fixed) else -1, stop - begin)
+        key = (stage if {"recompute", "recompute_blocks"} & set(self.fixed) else -1, stop - begin, *recompute)
         if key not in self._choices:
-            choices = self.choices(stage, stop - begin)
+            choices = self.choices(stage, stop - begin, recompute)
             self._choices[key] = choices, np.array(choices).T
         choices, (kinds, blocks) = self._choices[key]
         amounts = np.concatenate([self.seconds[None, rank], self.bytes_of])[:, layers]

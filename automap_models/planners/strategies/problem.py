@@ -23,13 +23,13 @@ from automap_models.core.microbatch import usual_samples
 from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.strategy import (
-    RECOMPUTE,
     Dispatcher,
     Offload,
     Precision,
     Recompute,
     Strategy,
     TransformerShape,
+    modules_of,
 )
 from automap_models.core.units import size
 from automap_models.cost.runtime import DEFAULT_RUNTIME, DISPATCHER_DEVICES, Runtime
@@ -45,6 +45,9 @@ SPLIT, UNEQUAL, PARTIAL = "a backward pass in two parts", "unequal layers", "par
 PARALLEL: Mapping[str, str] = {"tp": TENSOR, "cp": CONTEXT, "pp": PIPELINE}
 """Degree of a strategy → what it is harder by where that is more than 1."""
 STEPS = frozenset({*PARALLEL.values(), SPLIT, UNEQUAL, PARTIAL})
+SEARCHED = frozenset({"layernorm", "mla_up_proj", "moe_act", "moe"})
+"""Modules of which a search tries all sets. The others are recomputed where that is given: a flash kernel spares
+nothing, of seven searches none of a dense model recomputed perceptrons, and shared experts keep too little."""
 SPLITTING = frozenset({"zb-h1", "zb-h2", "zb-v", "dualpipev"})
 """Schedules whose ranks have gradients of inputs and of weights in passes of their own."""
 
@@ -226,11 +229,13 @@ class StrategyProblem:
     @property
     def recompute_sets(self) -> list[list[int]]:
         """Kinds of recomputation, as numbers, that blocks of a strategy may have; of several sets it has one."""
-        given, within = self.fixed.get("recompute"), self.within
-        kinds: Sequence[Recompute] = (
-            self.work.recompute if given is None else given if isinstance(given, tuple) else (given,)
-        )
-        numbers = sorted({RECOMPUTE.index(kind) for kind in kinds if within is None or kind in within.recompute})
+        given, within, work = self.fixed.get("recompute"), self.within, self.work
+        kinds: Sequence[Recompute] = given if isinstance(given, tuple) else (given,)
+        if given is None:
+            by_name = SEARCHED if within is not None and within.modules else frozenset[str]()
+            kinds = (*work.recompute, *(kind for kind in work.kinds if by_name.issuperset(modules_of(kind) or "-")))
+        allowed = [kind for kind in kinds if within is None or within.recompute_objection(kind) is None]
+        numbers = sorted(set(map(work.kind, allowed)))
         return [[number] for number in numbers] if self.recompute_alike else [numbers]
 
     @property

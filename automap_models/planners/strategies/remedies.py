@@ -185,7 +185,7 @@ def _offered(devices: int) -> bool:
 def emptiest(problem: StrategyProblem, trials: int = 64) -> Estimate | None:
     """The emptiest of some strategies that hold little; None where none has equal stages."""
     grid, pricing = Grid(problem), problem.costs.pricing
-    most = max(map(max, problem.recompute_sets))
+    most = max(kind for kinds in problem.recompute_sets for kind in kinds if kind < len(RECOMPUTE))
     fields = {} if "recompute" in problem.fixed else {"recompute": RECOMPUTE[most]}
     degree_sets = (entry for entry in grid.degree_sets() if grid.schedules(entry))
     least: Estimate | None = None

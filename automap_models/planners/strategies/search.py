@@ -220,10 +220,15 @@ class Search:
         zeros = self.grid.zeros(degrees)
         for zero in [zero for zero in zeros if zero != 1 or 2 not in zeros]:  # 2 takes as long, and less memory
             costs = self.divided.costs(degrees, zero)
-            for kinds in self.problem.recompute_sets:
+            for kinds in self.recompute_sets(costs):
                 of_ranks_s = closed_bound(costs, kinds, emptiest, None, self.limit_s, reserve)
                 subspaces = [Subspace(degrees, zero, choice) for choice in choices]
                 self.push(max(bound_s, of_ranks_s), partial(self.split_ranks, subspaces, costs, kinds))
+
+    def recompute_sets(self, costs: RankCosts) -> list[list[int]]:
+        """Those of the problem whose kinds no other one is better than in everything."""
+        kinds = costs.undominated(self.recompute)
+        return [[kind] for kind in kinds] if self.problem.recompute_alike else [kinds]
 
     def waiting(self, degrees: Degrees) -> float:
         """The bubble of 1F1B, as a share of a rank's work."""
@@ -238,7 +243,7 @@ class Search:
         """A family whose blocks may have these kinds of recomputation."""
         ranks, reserve = self.divided.costs(subspace.degrees, subspace.zero), self.problem.reserve(subspace.degrees.pp)
         costs = SubspaceCosts(ranks, self.grid.strategy(subspace), reserve)
-        return Node(self.problem, costs, kinds)
+        return Node(self.problem, costs, ranks.undominated(kinds))
 
     def split_ranks(self, subspaces: Sequence[Subspace], costs: RankCosts, kinds: list[int], least_s: float) -> None:
         """Into families, which differ in nothing but schedule and virtual stages."""
@@ -314,11 +319,10 @@ class Search:
         for estimate_s, subspace in likely[:prices]:
             if self.deadline.passed or not self.near(estimate_s):
                 break
-            for kinds in self.problem.recompute_sets:
-                node = self.node(subspace, kinds)
-                completion = self.simulate(node, node.completions.balanced())
-                if completion is not None:
-                    nodes.append((completion.step_s, len(nodes), node))
+            node = self.node(subspace, self.recompute)
+            completion = self.simulate(node, node.completions.balanced())
+            if completion is not None:
+                nodes.append((completion.step_s, len(nodes), node))
         for *_, node in sorted(nodes, key=lambda entry: entry[:2])[: self.config.refined]:
             if not self.deadline.passed:
                 self.improve(node, node.completions.balanced())
@@ -364,14 +368,13 @@ class Search:
     def beside(self, subspace: Subspace, origin: Strategy) -> Iterator[Completion | None]:
         """Strategies of a family with the cuts of another strategy, where it has as many stages, or with its own."""
         self.counts.simulated += 1
-        for kinds in self.problem.recompute_sets:
-            completions = self.node(subspace, kinds).completions
-            same = origin.layers is not None and len(origin.layers) == completions.strategy.stages
-            layers = origin.layers if same and completions.given_layers is None else completions.balanced()
-            assert layers is not None
-            yield completions.best(layers)
-            if not self.problem.recompute_alike:
-                yield from completions.alike(layers)
+        completions = self.node(subspace, self.recompute).completions
+        same = origin.layers is not None and len(origin.layers) == completions.strategy.stages
+        layers = origin.layers if same and completions.given_layers is None else completions.balanced()
+        assert layers is not None
+        yield completions.best(layers)
+        if not self.problem.recompute_alike:
+            yield from completions.alike(layers)
 
     def refine(self) -> None:
         """Move layers of the best strategy from stage to stage as long as that makes it shorter and there is time, and
@@ -389,10 +392,9 @@ class Search:
         strategy = self.best.strategy
         degrees = Degrees(*(getattr(strategy, name) for name in Degrees._fields))
         subspace = Subspace(degrees, strategy.zero, ScheduleChoice(strategy.schedule, strategy.vp))
-        for kinds in self.problem.recompute_sets:
-            completions = self.node(subspace, kinds).completions
-            layers = strategy.layers or completions.balanced()
-            self.incumbent.take(completions.improved(layers, float("inf"), lambda: self.deadline.passed))
+        completions = self.node(subspace, self.recompute).completions
+        layers = strategy.layers or completions.balanced()
+        self.incumbent.take(completions.improved(layers, float("inf"), lambda: self.deadline.passed))
 
     def simplest(self, best: Completion) -> Completion:
         """The same with ZeRO-1 in place of ZeRO-2 where that fits and takes as long: fewer frameworks have ZeRO-2."""

@@ -10,6 +10,7 @@ Seconds and bytes of a stage are sums over its layers, whichever they are. What 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -79,6 +80,7 @@ class RankCosts:
         self.passes = self._least([g.of_layers.passes for g in self.of_groups])
         self.saved, self.for_weights = layers.memory[..., 0], layers.memory[..., 1]
         self._columns: dict[tuple[int, ...], Columns] = {}
+        self._undominated: dict[tuple[int, ...], list[int]] = {}
 
     @cached_property
     def boundary(self) -> float:
@@ -132,6 +134,21 @@ class RankCosts:
     def optimizer(self) -> FloatArray:
         """[k] seconds of a layer's update, once a step; the slowest rank's counts."""
         return np.asarray(np.max([g.optimizer_s(*g.of_layers.parameters.T) for g in self.of_groups], axis=0))
+
+    def undominated(self, recompute: Sequence[int]) -> list[int]:
+        """Of some kinds of recomputation those than which no other one takes and keeps less in all blocks."""
+        key = tuple(recompute)
+        if key not in self._undominated:
+            blocks = np.flatnonzero(self.blocks)
+            layers = [costing.of_layers for costing in self.of_groups]
+            amounts = [part[blocks][:, key].swapaxes(0, 1) for costs in layers for part in (costs.passes, costs.memory)]
+            of_kinds = np.concatenate([part.reshape(len(key), -1) for part in amounts], axis=1)
+            less = (of_kinds[:, None] <= of_kinds[None]).all(axis=2)  # [R, R] whether one is no more than another
+            better = (less & (~less.T | np.tri(len(key), k=-1, dtype=np.bool_).T)).any(
+                axis=0
+            )  # of two equals the first
+            self._undominated[key] = [recompute[i] for i in np.flatnonzero(~better).tolist()]
+        return self._undominated[key]
 
     def columns(self, recompute: list[int], *, ends: bool) -> Columns:
         """Of blocks with each of some kinds of recomputation; or of all layers, `ends` among them."""
