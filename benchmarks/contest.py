@@ -5,8 +5,7 @@
 ROWS is a folder of measured steps (docs/reference/files.md), CLONES one of clones of the peers: calculon
 (calculon-ai), SimuMax (MooreThreads) and llm-analysis (cli99). Each peer runs in a process of its own, with the
 constants of devices that it ships; llm-analysis needs the package fire, SimuMax pandas, sympy and tqdm. An adapter
-turns a row into the peer's input, or says why it cannot. A plan that a peer takes for too large to fit is its last
-choice, though it was measured.
+turns a row into the peer's input, or says why it cannot. A plan that a peer takes for too large to fit is its last choice.
 
 A group is of four or more plans of one model, cluster and batch, the slowest of which took more than 1.3 times as long
 as the fastest. Regret is how much longer than the fastest plan the chosen one took; of plans that a chooser takes for
@@ -27,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from accuracy import cell_of, is_fitted
@@ -39,14 +38,13 @@ from automap_models.cost.measured_step import MeasuredStep
 from automap_models.errors import BadInput
 
 LEAST_SPREAD = 1.3
-LARGE = 128
-"""Devices of a group that counts as large."""
-TOO_LARGE = math.inf
-"""Seconds of a plan that a chooser takes for too large to fit."""
+NODE = 8  # devices that Calculon's files take for a node
+LARGE = 128  # devices of a group that counts as large
+TOO_LARGE = math.inf  # seconds of a plan that a chooser takes for too large to fit
 Seconds = Mapping[str, float]
 """Name of a step → how a chooser scores it, the least first; steps that it cannot express are missing."""
-Answer = float | str
-"""Seconds of a step, or why there are none."""
+Row = Sequence[str]
+Group = tuple[str, Sequence[MeasuredStep]]
 
 
 class Unsaid(ValueError):
@@ -68,7 +66,6 @@ def dense(step: MeasuredStep, devices: Mapping[str, str]) -> str:
         ("weights in other than 16 bits", strategy.precision not in ("fp16", "bf16")),
         ("context parallelism", strategy.cp > 1),
         ("schedule other than 1F1B", strategy.schedule not in ("1f1b", "interleaved")),
-        ("unequal stages", strategy.layers is not None and len(set(strategy.layers)) > 1),
         ("recomputation that differs by block", strategy.recompute_blocks is not None),
         ("recomputation that differs by stage", isinstance(strategy.recompute, tuple)),
         ("state in the host's memory", strategy.offload != "none"),
@@ -130,9 +127,9 @@ def calculon_execution(step: MeasuredStep) -> dict[str, object]:
         "tensor_par": strategy.tp,
         "pipeline_par": strategy.pp,
         "data_par": strategy.dp,
-        "tensor_par_net": int(strategy.tp > 8),
-        "data_par_net": int(strategy.tp * strategy.dp > 8),
-        "pipeline_par_net": int(strategy.devices > 8),
+        "tensor_par_net": int(strategy.tp > NODE),
+        "data_par_net": int(strategy.tp * strategy.dp > NODE),
+        "pipeline_par_net": int(strategy.devices > NODE),
         "batch_size": strategy.global_batch,
         "microbatch_size": strategy.micro_batch,
         "datatype": "float16",
@@ -145,10 +142,8 @@ def calculon_execution(step: MeasuredStep) -> dict[str, object]:
         "tensor_par_overlap": "none",
         "seq_par_ag_redo": shares_tokens and recompute != "full",
         "data_par_overlap": strategy.dp > 1,
-        "weight_offload": False,
-        "activations_offload": False,
-        "optimizer_offload": False,
         "training": True,
+        **dict.fromkeys(("weight_offload", "activations_offload", "optimizer_offload"), False),
     }
 
 
@@ -168,7 +163,8 @@ def simumax_s(clone: Path) -> Callable[[MeasuredStep], float]:
             system_config=config.SystemConfig.init_from_config_file(str(system)),
         )
         performance.run_estimate()
-        return float(performance.analysis_cost().data["duration_time_per_iter"]) / 1e3
+        number, unit = performance.analysis_cost().data["duration_time_per_iter"].split()
+        return float(number) * {"s": 1.0, "ms": 1e-3}[unit]
 
     return seconds
 
@@ -178,7 +174,6 @@ def simumax_model(step: MeasuredStep) -> dict[str, object]:
     shape = step.model.shape
     return {
         "model_type": "dense",
-        "model_name": "row",
         "hidden_size": shape.hidden,
         "head_num": shape.heads,
         "kv_head_num": shape.kv_heads,
@@ -193,11 +188,7 @@ def simumax_model(step: MeasuredStep) -> dict[str, object]:
 def simumax_strategy(step: MeasuredStep) -> dict[str, object]:
     """The strategy as SimuMax's files describe one."""
     strategy = step.strategy
-    recompute: dict[str, dict[str, object]] = {
-        "none": {"enable_recompute": False},
-        "selective": {"enable_recompute": True, "recompute_granularity": "sdp_only"},
-        "full": {"enable_recompute": True, "recompute_granularity": "full_block"},
-    }
+    granularity = {"selective": "sdp_only", "full": "full_block"}.get(str(strategy.recompute))
     return {
         "seq_len": step.model.shape.sequence,
         "micro_batch_size": strategy.micro_batch,
@@ -208,53 +199,40 @@ def simumax_strategy(step: MeasuredStep) -> dict[str, object]:
         "interleaving_size": strategy.vp,
         "enable_sequence_parallel": strategy.sequence_parallel and strategy.tp > 1,
         "zero_state": strategy.zero,
-        "recompute_layer_num": step.model.shape.layers if strategy.recompute != "none" else 0,
-        **recompute[str(strategy.recompute)],
+        "enable_recompute": granularity is not None,
+        "recompute_granularity": granularity,
+        "recompute_layer_num": step.model.shape.layers if granularity else 0,
     }
 
 
 def llm_analysis_s(clone: Path) -> Callable[[MeasuredStep], float]:
     """The seconds of llm-analysis, at the efficiencies of 1 that it has by default."""
     analysis, config = (importlib.import_module(f"llm_analysis.{name}") for name in ("analysis", "config"))
-    files = {
-        "a100": "a100-sxm-80gb",
-        "a100-40": "a100-sxm-40gb",
-        "h100": "h100-sxm-80gb",
-        "v100": "v100-sxm-16gb",
-    }
+    sizes = {"a100": ("a100", 80), "a100-40": ("a100", 40), "h100": ("h100", 80), "v100": ("v100", 16)}
+    files = {device: f"{chip}-sxm-{size}gb" for device, (chip, size) in sizes.items()}
 
     def seconds(step: MeasuredStep) -> float:
         gpu, shape, strategy = dense(step, files), step.model.shape, step.strategy
         model = config.ModelConfig(
             "row",
-            shape.layers,
-            shape.heads,
-            shape.hidden,
-            shape.vocabulary,
+            *(shape.layers, shape.heads, shape.hidden, shape.vocabulary),
             max_seq_len=shape.sequence,
             num_key_value_heads=shape.kv_heads,
             ffn_embed_dim=shape.ffn,
             mlp_gated_linear_units=step.model.family == "llama" and step.model.gated,
         )
-        parallelism = config.ParallelismConfig(
-            strategy.tp, strategy.pp, strategy.dp, sp_size=strategy.tp if strategy.sequence_parallel else 1
-        )
+        sharing = strategy.tp if strategy.sequence_parallel else 1
+        parallelism = config.ParallelismConfig(strategy.tp, strategy.pp, strategy.dp, sp_size=sharing)
         kinds = {"none": "NONE", "selective": "ATTN_COMPUTE", "full": "FULL"}
+        peer = analysis.LLMAnalysis(model, config.get_gpu_config_by_name(gpu), parallelism_config=parallelism)
         try:
-            summary = analysis.LLMAnalysis(
-                model, config.get_gpu_config_by_name(gpu), parallelism_config=parallelism
-            ).training(
-                batch_size_per_gpu=strategy.micro_batch,
-                gradient_accumulation_steps=strategy.micro_batches,
-                global_batch_size=strategy.global_batch,
-                seq_len=shape.sequence,
+            summary = peer.training(
+                *(strategy.micro_batch, strategy.micro_batches, strategy.global_batch, shape.sequence),
                 activation_recomputation=analysis.ActivationRecomputation[kinds[str(strategy.recompute)]],
                 ds_zero=analysis.DSZeRO(strategy.zero),
             )
         except AssertionError as error:
-            if "max_batch_size_per_gpu" in str(error):
-                return TOO_LARGE
-            raise
+            raise Unsaid("perceptron that its own check of operations refuses") from error
         return float(summary["latency_per_iter"])
 
     return seconds
@@ -275,28 +253,29 @@ PEERS = (
 )
 
 
-def answers(peer: Peer, clone: Path, steps: Sequence[MeasuredStep]) -> list[Answer]:
+def answers(peer: Peer, clone: Path, steps: Sequence[MeasuredStep]) -> list[float | str]:
     """What a peer says of each step; to be called in a process of its own."""
     sys.path.insert(0, str(clone))
     importlib.import_module("logging").disable()
     with contextlib.redirect_stdout(io.StringIO()):
-        return [answer(seconds, step) for seconds in [peer.adapter(clone)] for step in steps]
+        seconds = peer.adapter(clone)
+        return [answer(seconds, step) for step in steps]
 
 
-def answer(seconds: Callable[[MeasuredStep], float], step: MeasuredStep) -> Answer:
+def answer(seconds: Callable[[MeasuredStep], float], step: MeasuredStep) -> float | str:
     """Seconds of a step, or why there are none; a peer's own refusals are of many kinds."""
     try:
         return seconds(step)
     except Unsaid as error:
         return str(error)
-    except Exception as error:  # of code that is not ours
+    except Exception as error:  # of code that is not automap's
         return f"{type(error).__name__} of its own"
 
 
 def require_clone(peer: Peer, clone: Path) -> None:
     """Refuse a folder that is no clone, and warn of another commit."""
     command = ["git", "-C", str(clone), "rev-parse", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True).stdout if clone.is_dir() else ""
+    commit = subprocess.run(command, check=False, capture_output=True, text=True).stdout if clone.is_dir() else ""
     if not commit:
         raise BadInput("this is no clone of it", where=f"`{clone}`", do=f"clone {peer.name} there")
     if not commit.startswith(peer.commit):
@@ -339,9 +318,6 @@ def choice(scores: Sequence[float], measured: Sequence[float]) -> Choice:
     return Choice(float(kendalltau(scores, measured).statistic), taken / min(measured) - 1)
 
 
-Group = tuple[str, Sequence[MeasuredStep]]
-
-
 def narrowed(groups: Iterable[Group], scores: Seconds) -> Iterator[Group]:
     """Groups of the steps that have a score, which are still to choose from."""
     for name, steps in groups:
@@ -361,13 +337,13 @@ def spread(steps: Sequence[MeasuredStep]) -> float:
 
 
 def choices(groups: Iterable[Group], scores: Seconds) -> list[Choice]:
-    """Of every group, all of whose steps have a score."""
+    """Of groups whose steps all have a score."""
     return [choice([scores[step.name] for step in steps], seconds_of(steps)) for _, steps in groups]
 
 
-def median_error(scores: Seconds, measured: Seconds, of: Iterable[str]) -> float:
-    """|predicted / measured - 1| in the median of some steps."""
-    return float(np.median([abs(scores[name] / measured[name] - 1) for name in of]))
+def median_error(ratios: Sequence[float]) -> str:
+    """|predicted / measured - 1| in the median; empty where there are none."""
+    return percent(float(np.median(np.abs(np.array(ratios) - 1)))) if ratios else ""
 
 
 def floors(steps: Sequence[MeasuredStep]) -> Iterator[Chooser]:
@@ -387,13 +363,10 @@ def by_chooser(choosers: Iterable[Chooser], ours: Chooser, groups: Sequence[Grou
     for chooser in choosers:
         scores, some = chooser.scores, list(narrowed(groups, chooser.scores))
         timed = [name for name, score in scores.items() if math.isfinite(score)] if chooser.in_seconds else []
-        errors = [percent(median_error(of, measured, timed)) if timed else "" for of in (scores, ours.scores)]
+        errors = [median_error([of[name] / measured[name] for name in timed]) for of in (scores, ours.scores)]
         share = percent(len(scores) / len(measured))
         figures = [figures_of(choices(some, of)) for of in (scores, ours.scores)]
         yield (chooser.name, share, str(len(some)), *figures[0], errors[0], *figures[1], errors[1])
-
-
-Row = Sequence[str]
 
 
 def figures_of(made: Sequence[Choice]) -> Row:
@@ -429,7 +402,7 @@ def contest(rows: Path, clones: Path) -> None:
     ours = Chooser("automap", {name: step_s for name, (_, step_s) in rows_of.items()})
     said = {peer.name: peer_seconds(peer, clones, steps) for peer in PEERS}
     choosers = [ours, *(Chooser(name, scores) for name, (scores, _) in said.items()), *floors(steps)]
-    groups = [(name, [price.step for price in of_group]) for name, of_group in groups_of(prices)]
+    groups = [(name, [rows_of[price.step.name][0] for price in of_group]) for name, of_group in groups_of(prices)]
     report(choosers, list(narrowed(groups, ours.scores)), prices, steps)
     print_rows(("peer", "why it has no seconds", "rows"), reasons(said))
 
