@@ -5,7 +5,7 @@
 ROWS is a folder of measured steps (docs/reference/files.md), CLONES one of clones of the peers: calculon
 (calculon-ai), SimuMax (MooreThreads) and llm-analysis (cli99). Each peer runs in a process of its own, with the
 constants of devices that it ships; llm-analysis needs the package fire, SimuMax pandas, sympy and tqdm. An adapter
-turns a row into the peer's input, or says why it cannot. A plan that a peer takes for too large to fit is its last choice.
+turns a row into the input of the peer, or says why it cannot. A plan that a peer takes for too large is its last.
 
 A group is of four or more plans of one model, cluster and batch, the slowest of which took more than 1.3 times as long
 as the fastest. Regret is how much longer than the fastest plan the chosen one took; of plans that a chooser takes for
@@ -288,10 +288,10 @@ def peer_seconds(peer: Peer, clones: Path, steps: Sequence[MeasuredStep]) -> tup
     require_clone(peer, clone)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         try:
-            said = process.submit(answers, peer, clone, steps).result()
+            replies = process.submit(answers, peer, clone, steps).result()
         except ImportError as error:
             raise BadInput(str(error), where=f"`{clone}`", do="install what the peer needs") from error
-    pairs = list(zip(steps, said, strict=True))
+    pairs = list(zip(steps, replies, strict=True))
     seconds = {step.name: value for step, value in pairs if isinstance(value, float)}
     return seconds, Counter(value for _, value in pairs if isinstance(value, str))
 
@@ -363,25 +363,27 @@ def by_chooser(choosers: Iterable[Chooser], ours: Chooser, groups: Sequence[Grou
     for chooser in choosers:
         scores, some = chooser.scores, list(narrowed(groups, chooser.scores))
         timed = [name for name, score in scores.items() if math.isfinite(score)] if chooser.in_seconds else []
-        errors = [median_error([of[name] / measured[name] for name in timed]) for of in (scores, ours.scores)]
+        errors = [median_error([values[name] / measured[name] for name in timed]) for values in (scores, ours.scores)]
         share = percent(len(scores) / len(measured))
-        figures = [figures_of(choices(some, of)) for of in (scores, ours.scores)]
+        figures = [figures_of(choices(some, values)) for values in (scores, ours.scores)]
         yield (chooser.name, share, str(len(some)), *figures[0], errors[0], *figures[1], errors[1])
 
 
-def figures_of(made: Sequence[Choice]) -> Row:
+def figures_of(picks: Sequence[Choice]) -> Row:
     """Kendall's τ and the regret in the mean, and the largest regret."""
-    if not made:
+    if not picks:
         return ("", "", "")
-    taus = [one.tau for one in made if not math.isnan(one.tau)]
-    regrets = [one.regret for one in made]
+    taus = [one.tau for one in picks if not math.isnan(one.tau)]
+    regrets = [one.regret for one in picks]
     return (f"{np.mean(taus):.2f}" if taus else "", percent(float(np.mean(regrets))), percent(max(regrets)))
 
 
 def by_group(choosers: Sequence[Chooser], groups: Iterable[Group]) -> Iterator[Row]:
     """The regret of each chooser on the rows of each group that it can express; empty where they are too few."""
     for name, steps in groups:
-        cells = (figures_of(choices(narrowed([(name, steps)], of.scores), of.scores))[1] for of in choosers)
+        cells = (
+            figures_of(choices(narrowed([(name, steps)], chooser.scores), chooser.scores))[1] for chooser in choosers
+        )
         yield (name, str(len(steps)), f"{spread(steps):.2f}", *cells)
 
 
@@ -394,22 +396,22 @@ def timed(prices: Iterable[Price]) -> dict[str, tuple[MeasuredStep, float]]:
     }
 
 
-def contest(rows: Path, clones: Path) -> None:
+def run(rows: Path, clones: Path) -> None:
     """Print the tables."""
     prices = price_files([rows])
     rows_of = timed(prices)
     steps = [step for step, _ in rows_of.values()]
     ours = Chooser("automap", {name: step_s for name, (_, step_s) in rows_of.items()})
-    said = {peer.name: peer_seconds(peer, clones, steps) for peer in PEERS}
-    choosers = [ours, *(Chooser(name, scores) for name, (scores, _) in said.items()), *floors(steps)]
+    replies = {peer.name: peer_seconds(peer, clones, steps) for peer in PEERS}
+    choosers = [ours, *(Chooser(name, scores) for name, (scores, _) in replies.items()), *floors(steps)]
     groups = [(name, [rows_of[price.step.name][0] for price in of_group]) for name, of_group in groups_of(prices)]
     report(choosers, list(narrowed(groups, ours.scores)), prices, steps)
-    print_rows(("peer", "why it has no seconds", "rows"), reasons(said))
+    print_rows(("peer", "why it has no seconds", "rows"), reasons(replies))
 
 
-def reasons(said: Mapping[str, tuple[Seconds, Counter[str]]]) -> Iterator[Row]:
+def reasons(replies: Mapping[str, tuple[Seconds, Counter[str]]]) -> Iterator[Row]:
     """What each peer has no words for, and how many rows that are; and how many it takes for too large."""
-    for name, (scores, counts) in said.items():
+    for name, (scores, counts) in replies.items():
         too_large = sum(score == TOO_LARGE for score in scores.values())
         for reason, count in [*counts.most_common(), ("(takes the plan for too large)", too_large)]:
             yield (name, reason, str(count))
@@ -440,7 +442,7 @@ def main() -> None:
     parser.add_argument("clones", type=Path, help="a folder of clones: calculon, SimuMax, llm-analysis")
     arguments = parser.parse_args()
     try:
-        contest(arguments.rows, arguments.clones)
+        run(arguments.rows, arguments.clones)
     except BadInput as error:
         refuse(str(error))
 

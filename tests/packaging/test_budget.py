@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (5_604, 35),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (4_883, 28),
+    "benchmarks": (4_885, 28),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 75_528, "files": 421, "compiled": 80, "numbers": 255}
