@@ -126,8 +126,8 @@ def ranking(name: str, predicted: Sequence[float], measured: Sequence[float]) ->
     return Ranking(name, len(measured), max(measured) / best, tau, chosen / best - 1)
 
 
-def rankings(prices: Iterable[Price]) -> list[Ranking]:
-    """Of every group of LEAST_PLANS or more rows, of two or more plans; those that are spread most first.
+def groups_of(prices: Iterable[Price]) -> Iterator[tuple[str, list[Price]]]:
+    """Every group of LEAST_PLANS or more rows, of two or more plans: its name, and the rows.
 
     Rows that differ in their dispatcher alone are the ladder of a program, not plans to choose from.
     """
@@ -138,12 +138,15 @@ def rankings(prices: Iterable[Price]) -> list[Ranking]:
             strategy = step.strategy
             batch = strategy.global_batch, strategy.precision, step.day
             groups[step.source, step.system, step.model.shape, step.cluster, *batch].append(price)
-    result = []
     for (source, _, shape, cluster, samples, *_), rows in groups.items():
         strategies = {replace(price.step.strategy, dispatcher=None) for price in rows}  # type: ignore[union-attr]
         if len(rows) >= LEAST_PLANS and len(strategies) > 1:
-            name = f"{source}: {shape.name}, {cluster.devices} devices, {samples} samples"  # type: ignore[attr-defined]
-            result.append(ranking(name, *pairs_of(rows, "step_s")))
+            yield f"{source}: {shape.name}, {cluster.devices} devices, {samples} samples", rows  # type: ignore[attr-defined]
+
+
+def rankings(prices: Iterable[Price]) -> list[Ranking]:
+    """Of every group; those that are spread most first."""
+    result = [ranking(name, *pairs_of(rows, "step_s")) for name, rows in groups_of(prices)]
     return sorted(result, key=lambda group: -group.spread)
 
 

@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (5_986, 37),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (5_426, 30),
+    "benchmarks": (5_880, 31),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 76_478, "files": 427, "compiled": 80, "numbers": 257}
