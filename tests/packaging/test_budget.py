@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (1_033, 8),
-    "core": (7_996, 37),
-    "cost": (3_807, 19),
+    "core": (8_002, 37),
+    "cost": (3_814, 19),
     "envs": (1_600, 12),
     "export": (2_080, 14),
-    "formats": (5_309, 21),
+    "formats": (5_315, 21),
     "importing": (1_568, 12),
     "hlo": (6_936, 36),
     "planners": (850, 6),
@@ -50,10 +50,10 @@ BUDGET = {
     "infer": (5_604, 35),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (4_431, 27),
+    "benchmarks": (4_621, 28),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 75_528, "files": 421, "compiled": 80, "numbers": 255}
+TOTALS = {"lines": 75_547, "files": 421, "compiled": 80, "numbers": 255}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
