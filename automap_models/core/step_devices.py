@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ CPU = "cpu"
 """Likewise; CPUs have as much memory as is needed."""
 MOST = 256
 """Devices of a step: channels are kept for every pair."""
+Order = Literal["path", "arrival"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,8 @@ class StepDevices:
         channel: [D, D] number of the channel from one device to another; -1 on the diagonal.
         bytes_per_s: [C] bandwidth of each channel.
         latency_s: [C] what a transfer takes beside its bytes.
+        order: in which a device runs what is ready: by the longest "path" to the end, or by "arrival".
+        turns: whether a channel carries one transfer at a time, not as many as there are.
 
     Raises:
         BadInput: a number out of range, or two devices without a channel.
@@ -48,6 +52,8 @@ class StepDevices:
     channel: IntArray
     bytes_per_s: FloatArray
     latency_s: FloatArray
+    order: Order = "path"
+    turns: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.names) <= MOST:

@@ -120,7 +120,7 @@ def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is wh
     n, devices = device.size, tables.time_s.shape[0]
     first, target, task_s, rank = _transfers(tables, device)
     transfers = first[n]
-    tasks, resources = n + transfers, devices + tables.latency_s.size
+    tasks, resources = n + transfers, devices + (tables.latency_s.size if tables.turns else transfers)
     source = np.zeros(transfers, dtype=np.int64)
     resource = np.zeros(tasks, dtype=np.int64)
     waiting = np.zeros(tasks, dtype=np.int64)  # inputs that an operation still lacks
@@ -131,7 +131,7 @@ def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is wh
         holders[v] = first[v + 1] - first[v]
         for t in range(first[v], first[v + 1]):
             source[t] = v
-            resource[n + t] = devices + channel[device[v], target[t]]
+            resource[n + t] = devices + (channel[device[v], target[t]] if tables.turns else t)
         for k in range(readers_start[v], readers_start[v + 1]):
             b = device[readers[k]]
             if b == device[v]:
@@ -180,6 +180,8 @@ def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is wh
                     ended[ended_count] = task
                     ended_count += 1
                     continue
+                if tables.by_arrival:
+                    rank[task] = -now
                 r = resource[task]
                 _push(heap, heap_first[r], size[r], rank, task)
                 size[r] += 1
@@ -281,7 +283,7 @@ def slacks(  # noqa: PLR0912 -- one walk over the schedule
         place = device[u] if task < n else target[task - n]
         resource = place if task < n else devices + channel[device[u], place]
         late = end
-        if finish[task] > start[task]:  # what takes no time occupies nothing, and has no follower
+        if finish[task] > start[task] and (task < n or tables.turns):  # else it occupies nothing, and has no follower
             late = follower[resource]
         for k in range(readers_start[u], readers_start[u + 1]):
             s = readers[k]

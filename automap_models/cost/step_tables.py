@@ -25,6 +25,7 @@ class StepTables(NamedTuple):
         channel: [D, D] see core.step_devices.
         s_per_byte, latency_s: [C] of each channel.
         memory_bytes: [D] of each device.
+        by_arrival, turns: the order of core.step_devices, and its channels.
     """
 
     readers_start: IntArray
@@ -40,6 +41,8 @@ class StepTables(NamedTuple):
     s_per_byte: FloatArray
     latency_s: FloatArray
     memory_bytes: FloatArray
+    by_arrival: bool
+    turns: bool
 
     @classmethod
     @lru_cache(maxsize=2)
@@ -63,6 +66,8 @@ class StepTables(NamedTuple):
             s_per_byte=1.0 / devices.bytes_per_s,
             latency_s=devices.latency_s,
             memory_bytes=devices.memory_bytes,
+            by_arrival=devices.order == "arrival",
+            turns=devices.turns,
         )
 
 

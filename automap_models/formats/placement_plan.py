@@ -79,7 +79,13 @@ class NetworkDocument(Document):
 
     @classmethod
     def from_devices(cls, network: StepDevices) -> NetworkDocument:
-        """The document that describes them."""
+        """The document that describes them.
+
+        Raises:
+            BadInput: they have rules that the file cannot say.
+        """
+        if network.order != "path" or not network.turns:
+            raise BadInput("devices that run by arrival, or links without turns", where="plan", do="plan by our rules")
         lists: dict[str, Any] = {key: np.asarray(getattr(network, key)).tolist() for key in cls.__struct_fields__}
         finite: dict[str, Any] = {
             key: [None if value == math.inf else value for value in values] for key, values in lists.items()

@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (1_030, 8),
-    "core": (8_053, 37),
-    "cost": (3_876, 20),
+    "core": (8_059, 37),
+    "cost": (3_883, 20),
     "envs": (1_600, 12),
     "export": (2_242, 15),
-    "formats": (5_310, 21),
+    "formats": (5_316, 21),
     "importing": (1_596, 12),
     "hlo": (6_936, 36),
     "planners": (850, 6),
@@ -50,10 +50,10 @@ BUDGET = {
     "infer": (5_986, 37),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (5_880, 31),
+    "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_478, "files": 427, "compiled": 80, "numbers": 257}
+TOTALS = {"lines": 76_497, "files": 427, "compiled": 80, "numbers": 257}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -1,6 +1,6 @@
 """Which plan others' cost models would have chosen among those that were measured, and which one ours.
 
-    OMP_NUM_THREADS=1 python benchmarks/contest.py ROWS CLONES
+    OMP_NUM_THREADS=1 python benchmarks/choices.py ROWS CLONES
 
 ROWS is a folder of measured steps (docs/reference/files.md), CLONES one of clones of the peers: calculon
 (calculon-ai), SimuMax (MooreThreads) and llm-analysis (cli99). Each peer runs in a process of its own, with the
