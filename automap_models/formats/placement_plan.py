@@ -33,7 +33,7 @@ from automap_models.core.placement import (
     model_name,
 )
 from automap_models.core.result import Bound, Result
-from automap_models.core.step_devices import StepDevices
+from automap_models.core.step_devices import Order, StepDevices
 from automap_models.cost.placement import PlacementCost, gap, placement_cost
 from automap_models.errors import BadInput
 from automap_models.formats.plan import TOLERANCE, read, require_same
@@ -76,19 +76,16 @@ class NetworkDocument(Document):
     channel: list[list[int]]
     bytes_per_s: list[float | None]
     latency_s: list[float]
+    order: Order = "path"
+    turns: bool = True
 
     @classmethod
     def from_devices(cls, network: StepDevices) -> NetworkDocument:
-        """The document that describes them.
-
-        Raises:
-            BadInput: they have rules that the file cannot say.
-        """
-        if network.order != "path" or not network.turns:
-            raise BadInput("devices that run by arrival, or links without turns", where="plan", do="plan by our rules")
+        """The document that describes them."""
         lists: dict[str, Any] = {key: np.asarray(getattr(network, key)).tolist() for key in cls.__struct_fields__}
         finite: dict[str, Any] = {
-            key: [None if value == math.inf else value for value in values] for key, values in lists.items()
+            key: [None if value == math.inf else value for value in values] if isinstance(values, list) else values
+            for key, values in lists.items()
         }
         return cls(**finite)
 
@@ -107,8 +104,8 @@ class NetworkDocument(Document):
             np.array([math.inf if value is None else value for value in values], dtype=np.float64)
             for values in (self.slowdown, self.memory_bytes, self.bytes_per_s, self.latency_s)
         )
-        channel = np.array(self.channel)
-        return StepDevices(tuple(self.names), tuple(self.kinds), slowdown, memory, channel, bandwidths, latencies)
+        arrays = slowdown, memory, np.array(self.channel), bandwidths, latencies
+        return StepDevices(tuple(self.names), tuple(self.kinds), *arrays, self.order, self.turns)
 
 
 class VerifiedDocument(Document):

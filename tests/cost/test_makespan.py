@@ -6,6 +6,7 @@ import itertools
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -89,6 +90,11 @@ def slow_step(problem: PlacementProblem, device: list[int]) -> tuple[float, list
             rank[task] = seconds(task) + max(after, default=0.0)
         return rank[task]
 
+    def precedence(task: tuple[int, int]) -> float:
+        if network.order == "path":
+            return ranked(task)
+        return -max([ends[p] for p in precedes(task)], default=0.0)
+
     def precedes(task: tuple[int, int]) -> list[tuple[int, int]]:
         v, b = task
         return [(v, -1)] if b >= 0 else [(u, -1) if device[u] == device[v] else (u, device[v]) for u in inputs[v]]
@@ -96,7 +102,11 @@ def slow_step(problem: PlacementProblem, device: list[int]) -> tuple[float, list
     operations = [(v, -1) for v in readers]
     moved = [(u, b) for u in readers for b in dict.fromkeys(device[s] for s in sorted(readers[u])) if b != device[u]]
     tasks = operations + moved  # equal ranks: in this order
-    station = {t: ("d", device[t[0]]) if t[1] < 0 else ("c", network.channel[device[t[0]], t[1]]) for t in tasks}
+    station: dict[tuple[int, int], object] = {
+        t: ("d", device[t[0]]) if t[1] < 0 else ("c", network.channel[device[t[0]], t[1]]) for t in tasks
+    }
+    if not network.turns:
+        station |= {t: t for t in moved}
     ends: dict[tuple[int, int], float] = {}
     begins: dict[tuple[int, int], float] = {}
     now = 0.0
@@ -117,7 +127,7 @@ def slow_step(problem: PlacementProblem, device: list[int]) -> tuple[float, list
                     continue
                 here = [t for t in ready if station[t] == place]
                 if here:
-                    first = max(here, key=lambda t: (ranked(t), -tasks.index(t)))
+                    first = max(here, key=lambda t: (precedence(t), -tasks.index(t)))
                     begins[first], ends[first] = now, now + seconds(first)
         later = [end for end in ends.values() if end > now]
         if not later:
@@ -151,6 +161,21 @@ def test_every_placement_of_a_small_graph_takes_as_long_as_a_second_simulator_sa
         assert value == makespan
         assert simulate_step(tables, placement).peak_bytes.tolist() == peaks
     assert makespan_bound_s(tables) <= values.min()
+
+
+@given(
+    st.integers(0, 10_000), st.integers(2, 12), st.integers(2, 4), st.sampled_from(["path", "arrival"]), st.booleans()
+)
+def test_devices_that_run_by_arrival_and_links_without_turns(
+    seed: int, nodes: int, devices: int, order: Literal["path", "arrival"], turns: bool
+) -> None:
+    network = replace(drawn_devices(seed, devices), order=order, turns=turns)
+    problem = PlacementProblem.of_step(drawn_graph(seed, nodes, zeros=True), network)
+    placement = np.random.default_rng(seed).integers(0, devices, nodes)
+    tables = StepTables.from_problem(problem)
+    timeline = simulate_step(tables, placement)
+    assert timeline.makespan_s == slow_step(problem, placement.tolist())[0]
+    assert makespan_bound_s(tables) <= timeline.makespan_s
 
 
 @pytest.mark.slow

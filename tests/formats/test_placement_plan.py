@@ -8,15 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from automap_models.core.placement import PlacementPlan, PlacementProblem, PlacementResult
 from automap_models.core.result import Bound, Result
+from automap_models.core.step_devices import StepDevices
 from automap_models.cost.placement import gap, placement_cost
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import json_text
-from automap_models.formats.placement_plan import placement_document, read_placement_plan
+from automap_models.formats.placement_plan import NetworkDocument, placement_document, read_placement_plan
 from automap_models.formats.planning_graphs import parse_placement
 
 DOCUMENT = {
@@ -77,6 +79,16 @@ def test_what_is_written_is_read_back(result: PlacementResult, tmp_path: Path) -
     again = replace(again, facts=result.facts, taken_s=result.taken_s)
     assert placement_document(again) == placement_document(result)
     assert json.loads((tmp_path / "p.json").read_text()) == placement_document(result)
+
+
+def test_a_file_has_the_rules_by_which_devices_run() -> None:
+    network = replace(StepDevices.equal(2, 1, 1e9, 1.0, 2.0), order="arrival", turns=False)
+    again = NetworkDocument.from_devices(network).network()
+    assert (again.order, again.turns) == ("arrival", False)
+    older = NetworkDocument.from_devices(network).builtins()
+    del older["order"], older["turns"]
+    rules = msgspec.convert(older, NetworkDocument).network()
+    assert (rules.order, rules.turns) == ("path", True)
 
 
 def _set(*path: Any, to: Any) -> Callable[[Any], None]:

@@ -27,7 +27,7 @@ BUDGET = {
     "cost": (3_883, 20),
     "envs": (1_600, 12),
     "export": (2_242, 15),
-    "formats": (5_316, 21),
+    "formats": (5_313, 21),
     "importing": (1_596, 12),
     "hlo": (6_936, 36),
     "planners": (850, 6),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_497, "files": 427, "compiled": 80, "numbers": 257}
+TOTALS = {"lines": 76_494, "files": 427, "compiled": 80, "numbers": 257}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
