@@ -113,6 +113,7 @@ class Cluster:
         device: name of the kind of device that all nodes have; empty where nobody says, and of a mixed cluster.
         links: [G][G] how many links lead from each device of a node to each other one, where not all devices reach one
             another alike; `intra` is then of all links of a device. Empty is a switch, and so it is of mixed clusters.
+        gpu_hour: what a device costs an hour, in any currency; None where nobody says.
 
     Raises:
         BadInput: a size or a speed that is not positive or cannot be meant (core.profile), more than MAX_DEVICES
@@ -128,10 +129,13 @@ class Cluster:
     groups: tuple[NodeGroup, ...] = ()
     device: str = ""
     links: tuple[tuple[int, ...], ...] = ()
+    gpu_hour: float | None = None
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name}"
         _check_numbers(self, where)
+        if self.gpu_hour is not None and not (_is_number(self.gpu_hour) and 0 < self.gpu_hour < math.inf):
+            raise BadInput(f"gpu_hour is {_SHORT.repr(self.gpu_hour)}", where=where, do="give a positive number")
         if self.devices > MAX_DEVICES:
             sizes = self.groups or (self,)
             nodes = " and ".join(
@@ -166,7 +170,7 @@ class Cluster:
             raise BadInput(f"links are {wrong}", where=where, do=do)
 
     @classmethod
-    def of_groups(cls, groups: Sequence[NodeGroup], name: str = "cluster") -> Cluster:
+    def of_groups(cls, groups: Sequence[NodeGroup], name: str = "cluster", gpu_hour: float | None = None) -> Cluster:
         """The mixed cluster of these groups.
 
         Raises:
@@ -174,7 +178,7 @@ class Cluster:
         """
         if not groups:
             raise BadInput("has no group of nodes", where=f"cluster {name}", do="give at least one")
-        return cls(**_least(groups), name=name, groups=tuple(groups))
+        return cls(**_least(groups), name=name, groups=tuple(groups), gpu_hour=gpu_hour)
 
     @property
     def devices(self) -> int:

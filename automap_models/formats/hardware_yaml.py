@@ -130,6 +130,7 @@ class ClusterDocument(Document, kw_only=True):
     device: Text | UnsetType = UNSET
     groups: Annotated[list[GroupDocument], Meta(min_length=1)] | UnsetType = UNSET
     links: list[list[Index]] | UnsetType = UNSET
+    gpu_hour: float | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if self.groups is UNSET and self.nodes == 1 and self.inter is UNSET:
@@ -141,14 +142,16 @@ class ClusterDocument(Document, kw_only=True):
     @classmethod
     def from_cluster(cls, cluster: Cluster) -> ClusterDocument:
         """The document that describes a cluster."""
+        gpu_hour = UNSET if cluster.gpu_hour is None else float(cluster.gpu_hour)
         if cluster.groups:
             groups = [
                 GroupDocument(**_numbers(g), device=g.device, speed=None if g.speed is None else float(g.speed))
                 for g in cluster.groups
             ]
-            return cls(name=cluster.name, groups=groups)
+            return cls(name=cluster.name, groups=groups, gpu_hour=gpu_hour)
         return cls(
             name=cluster.name,
+            gpu_hour=gpu_hour,
             **_numbers(cluster),
             device=cluster.device or UNSET,
             links=[list(row) for row in cluster.links] if cluster.links else UNSET,
@@ -164,14 +167,16 @@ class ClusterDocument(Document, kw_only=True):
         given: dict[str, Any] = {key: getattr(self, key) for key in keys if getattr(self, key) is not UNSET}
         if "links" in given:
             given["links"] = tuple(map(tuple, given["links"]))
-        name = self.name or name
+        name, gpu_hour = self.name or name, None if self.gpu_hour is UNSET else self.gpu_hour
         groups = () if self.groups is UNSET else self.groups
         if groups and given:
             do = f"leave out {next(iter(given))}, which each group gives, or leave out groups"
             raise BadInput(f"has groups and {', '.join(given)}", where=where, do=do)
         nodes = [group.group(f"{where}, $.groups[{j}]") for j, group in enumerate(groups)]
         with located(where):
-            return Cluster.of_groups(nodes, name) if nodes else Cluster(**given, name=name)
+            if nodes:
+                return Cluster.of_groups(nodes, name, gpu_hour)
+            return Cluster(**given, name=name, gpu_hour=gpu_hour)
 
     def require_same(self, cluster: Cluster, base: str) -> None:
         """The document describes this cluster, perhaps under another name.

@@ -61,7 +61,7 @@ TRAINED = """
 """Options: what is trained, and by which optimiser."""
 RUN = """
     --tokens COUNT     say in how many days, and hours of all devices, the model is trained on so many: 1T, 300B, 15e9
-    --gpu-hour X       what a device costs an hour, in any currency, for what that costs
+    --gpu-hour X       what a device costs an hour, in any currency (else as the file of the cluster says)
     --deadline TIME    until when: '30 days'; with --devices which number of devices meets it for the least
     --mtbf TIME        between two failures of one device in the mean, for what they take: '5 years'
     --checkpoint TIME  that training stands still for a checkpoint (default 30 s)

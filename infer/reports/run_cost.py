@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from automap_models.core.estimate import Estimate
@@ -15,9 +16,12 @@ from .text import Column, Table
 
 
 def run_of(request: PlanRequest, estimate: Estimate) -> TrainingRun | None:
-    """What the training that is asked for takes by a strategy; None where none is."""
-    goal = request.goal if isinstance(request, StrategyRequest) else None
-    return None if goal is None else goal.run(estimate.tokens_per_s, estimate.strategy.devices)
+    """What the training that is asked for takes by a strategy; None where none is. What an hour costs the cluster says
+    where the goal does not."""
+    if not isinstance(request, StrategyRequest) or request.goal is None:
+        return None
+    goal = replace(request.goal, gpu_hour=request.goal.gpu_hour or request.cluster.gpu_hour)
+    return goal.run(estimate.tokens_per_s, estimate.strategy.devices)
 
 
 def run_facts(request: PlanRequest, estimate: Estimate, sizes: Sequence[Estimate] = ()) -> Iterator[tuple[str, str]]:

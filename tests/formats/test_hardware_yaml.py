@@ -209,7 +209,7 @@ def test_a_missing_key_is_named(key: str) -> None:
         cluster({k: v for k, v in GOOD.items() if k != key})
 
 
-@pytest.mark.parametrize("key", ["nodes", "devices_per_node", "intra", "inter", "memory"])
+@pytest.mark.parametrize("key", ["nodes", "devices_per_node", "intra", "inter", "memory", "gpu_hour"])
 @pytest.mark.parametrize("value", [0, -1, None, True, "many", "nan", float("inf"), [8], {}, 10**400])
 def test_a_wrong_value_is_named_with_its_key(key: str, value: object) -> None:
     with pytest.raises(BadInput, match=rf"here: ([$][.])?{key} is .*; (give a|it needs)"):
@@ -285,9 +285,11 @@ def test_groups_of_nodes_make_a_mixed_cluster(tmp_path: Path) -> None:
 
 
 def test_the_document_of_a_mixed_cluster_is_read_back_as_that_cluster() -> None:
-    known = Cluster.of_groups([NodeGroup(**GROUP, speed=2.0), NodeGroup(**GROUP, device="mine", speed=1.0)], "two")
+    groups = [NodeGroup(**GROUP, speed=2.0), NodeGroup(**GROUP, device="mine", speed=1.0)]
+    known = Cluster.of_groups(groups, "two", gpu_hour=1.5)
     document = ClusterDocument.from_cluster(known).builtins()
-    assert document == {"name": "two", "groups": [{**GROUP, "speed": 2.0}, {**GROUP, "device": "mine", "speed": 1.0}]}
+    described = [{**GROUP, "speed": 2.0}, {**GROUP, "device": "mine", "speed": 1.0}]
+    assert document == {"name": "two", "groups": described, "gpu_hour": 1.5}
     assert cluster(document) == known
     ClusterDocument.from_cluster(known).require_same(known, "$.cluster")
     other = Cluster.of_groups([NodeGroup(**GROUP, speed=2.0), NodeGroup(**{**GROUP, "inter": 1e9}, speed=1.0)], "other")

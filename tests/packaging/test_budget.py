@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (1_030, 8),
-    "core": (8_059, 37),
+    "core": (8_063, 37),
     "cost": (3_883, 20),
     "envs": (1_600, 12),
     "export": (2_242, 15),
-    "formats": (5_313, 21),
+    "formats": (5_318, 21),
     "importing": (1_596, 12),
     "hlo": (6_936, 36),
     "planners": (850, 6),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (3_110, 14),
     "workloads": (5_781, 34),
     "zoo": (1, 1),
-    "infer": (5_986, 37),
+    "infer": (5_990, 37),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_494, "files": 427, "compiled": 80, "numbers": 257}
+TOTALS = {"lines": 76_507, "files": 427, "compiled": 80, "numbers": 257}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

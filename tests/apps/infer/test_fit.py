@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 
 import automap_models as am
 from automap_models.errors import BadInput, Infeasible
+from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.infer.app import export, plan
 from automap_models.infer.app import fit as main
+from automap_models.requests import cluster_of
 
 CONFIG = {
     "model_type": "gpt2",
@@ -201,6 +204,18 @@ def test_a_training_run_takes_days_hours_and_money(model: str, capsys: pytest.Ca
     assert "30B tokens take" in capsys.readouterr().out
     assert main([model, *given, "--gpu-hour", "2.5"]) == 2
     assert "--gpu-hour: is of a training that nobody asks for; give --tokens" in capsys.readouterr().err
+
+
+def test_a_cluster_s_file_says_what_an_hour_costs_where_the_command_does_not(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = replace(cluster_of("4xh100"), gpu_hour=3.0)
+    (tmp_path / "c.yaml").write_text(json.dumps(ClusterDocument.from_cluster(cluster).builtins()), "utf-8")
+    given = ("--topo", str(tmp_path / "c.yaml"), "--global-batch", "16", "--dp", "4", "--price", "--tokens", "30B")
+    for more, gpu_hour in (((), 3.0), (("--gpu-hour", "2"), 2.0)):
+        assert plan([model, *given, *more, "--json"]) == 0
+        run = json.loads(capsys.readouterr().out)["training_run"]
+        assert run["cost"] == pytest.approx(gpu_hour * run["device_hours"])
 
 
 def test_the_least_number_of_devices_that_meets_a_deadline_is_told(
