@@ -122,6 +122,7 @@ def test_the_program_trains_two_stages(schedule: str, replicas: int, tmp_path: P
 LATE = TIED.replace("torch.tanh(block(x))", "mask @ torch.tanh(block(x))")
 
 
+@pytest.mark.slow
 def test_an_input_that_a_later_stage_reads_is_named(tmp_path: Path) -> None:
     """Of torch's own words, "expected non-root _RecvInfo but got root arg at index 1", nobody learns what to do."""
     for text, ends in ((TIED, False), (LATE, True)):

@@ -62,6 +62,7 @@ def inserted(module: MlirModule, dims: tuple[int, ...]) -> set[str]:
     return {collective.kind for collective in collectives(module, [(dims, 2)])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKED, scope="module")
 def test_sharding_one_class_needs_no_resharding(name: str) -> None:
     module, sharding = tiny(name)
@@ -232,6 +233,7 @@ def test_a_rule_set_can_keep_such_an_operation_whole(tmp_path: Path) -> None:
     assert 6 in classes.divisors
 
 
+@pytest.mark.slow
 def test_a_restriction_covers_opcode_phase_and_scope(tmp_path: Path) -> None:
     module, sharding = tiny("t5")
     file = tmp_path / "mine.yaml"

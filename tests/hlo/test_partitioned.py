@@ -180,6 +180,7 @@ def choices(draw: st.DrawFn) -> tuple[str, list[int], int]:
     return name, chosen, degree
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(choices())
 def test_the_instructions_add_up_to_the_price_of_a_micro_batch(drawn: tuple[str, list[int], int]) -> None:

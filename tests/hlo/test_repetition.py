@@ -130,6 +130,7 @@ class WideningModule(nn.Module):
         return nn.Dense(8, name="head")(x)
 
 
+@pytest.mark.slow
 def test_blocks_that_differ_are_not_repeated() -> None:
     stack = BlockStack("block_", 6)
     step = trace(training_step("widening", Widening(stack.traced), LABELS, "float32"))

@@ -107,6 +107,7 @@ def layer(request: pytest.FixtureRequest, gpt: Layer) -> Layer:
     return layer_of(replace(DROPPING, width=width, heads=heads, positions=tokens), samples, tokens)
 
 
+@pytest.mark.slow
 def test_a_layer_with_dropout_saves_what_korthikanti_et_al_count(layer: Layer) -> None:
     """Equation 1 of arXiv 2205.05198: s·b·h·(34 + 5·a·s/h)."""
     assert layer.sizes.sum() == pytest.approx(layer.unit * (34 + 5 * layer.scores), rel=1e-9)

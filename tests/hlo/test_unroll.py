@@ -293,6 +293,7 @@ def test_a_layer_that_two_rounds_use_is_shared() -> None:
     assert {profile.layers[shared.instructions[0]] for shared in profile.shared_parameters} == {"scan_0"}
 
 
+@pytest.mark.slow
 def test_a_file_of_hlo_gives_the_same_arrays_as_the_traced_step(tmp_path: Any) -> None:
     step = stacked(PAIRS["scan"][0])
     text = jax.jit(step.function, keep_unused=True).lower(*step.arguments).as_text(debug_info=True)

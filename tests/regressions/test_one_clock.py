@@ -96,6 +96,7 @@ def _case(model: str, precision: Precision) -> object:
 CASES = [_case(model, precision) for model in MODELS for precision in DTYPES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["v100", "a100", "h100"])
 @pytest.mark.parametrize(("model", "precision"), CASES)
 def test_kernels_take_as_long_by_the_graph_as_by_the_layers(model: str, device: str, precision: Precision) -> None:
@@ -196,6 +197,7 @@ def test_zero_and_recomputation_of_a_profile_cost_what_they_cost_of_the_model(
     assert (recompute == "full") == (held.temporary > 0.02 * held.activations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tp", [2, 4])
 @pytest.mark.parametrize("topo", CLUSTERS)
 @pytest.mark.parametrize(("model", "precision"), CASES)

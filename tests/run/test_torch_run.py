@@ -168,11 +168,13 @@ def test_replicas_that_share_parameters_train_as_one_process_does(
         assert trained.local_share == 1.0 if devices[0] == 1 else trained.local_share < 0.7
 
 
+@pytest.mark.slow
 def test_replicas_that_share_their_weights_pass_the_check(runs: Runner) -> None:
     """The head is the embedding, of the first and the last stage: their replicas share it, too."""
     require_agreement(runs("decoder", plan_of("decoder", "2-2", 2), zero=3), trainable("decoder"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "executor"), [("2-2", None), ("1-1", "automap")])
 def test_noise_whole_inputs_and_a_loss_in_float64_pass_the_check(name: str, executor: Any, runs: Runner) -> None:
     """A mask was cut into micro-batches where its size was that of the batch; noise by other operators than dropout and
@@ -204,6 +206,7 @@ def test_models_of_hugging_face_run_as_they_are(model: str, name: str, runs: Run
     require_agreement(runs(model, plan_of(model, name, 2)), trainable(model))
 
 
+@pytest.mark.slow
 def test_one_replica_two_and_one_give_the_losses_and_gradients_of_one_process(runs: Runner) -> None:
     outcome = runs("decoder", plan_of("decoder", "1-2-1", 2))
     assert outcome.executor == "automap"

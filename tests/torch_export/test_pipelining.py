@@ -57,6 +57,7 @@ def check_cut(model: nn.Module, kwargs: dict[str, Any], profile: Profile, cut: i
     assert sent_bytes(pipe.split_gm, kwargs) == profile.A[cut]
 
 
+@pytest.mark.slow
 def test_a_plan_of_gpt2_is_a_pipeline(builders: Builders, with_values: Filler, profiled: Profiled) -> None:
     _, profile = profiled("gpt2")
     problem = StagedProblem(profile, Cluster(2, 1, intra=1e12, inter=1e12, memory=1e12), stages=2, micro_batches=4)

@@ -148,6 +148,7 @@ def test_flop_are_those_of_flop_counter_mode_running_the_model_itself(
     assert profile.C.sum() == forward + profile.meta["backward_flop"] == counter.get_total_flops()
 
 
+@pytest.mark.slow
 def test_attention_runs_as_one_kernel_that_computes_the_scores_again_in_the_backward_pass(
     builders: Builders, profiled: Profiled, unit_device: Device
 ) -> None:
@@ -168,6 +169,7 @@ def test_every_parameter_is_counted_once(key: str, profiled: Profiled) -> None:
     assert profile.meta["unused_parameters"] == []
 
 
+@pytest.mark.slow
 def test_tied_embeddings_count_once_and_are_reported(profiled: Profiled) -> None:
     profile = profiled("t5")[1]
     (shared,) = profile.shared_parameters
@@ -394,6 +396,7 @@ def test_what_torch_export_refuses_is_told_in_its_own_words(builders: Builders, 
         profile_module(model, kwargs={**kwargs, "use_cache": True}, device=unit_device)
 
 
+@pytest.mark.slow
 def test_a_model_that_keeps_a_cache_for_generation_is_profiled_without_it(
     builders: Builders, unit_device: Device, profiled: Profiled
 ) -> None:
@@ -462,6 +465,7 @@ def test_another_micro_batch_takes_what_it_takes_when_it_is_traced_itself(traced
     assert scaled.C_fwd.sum() == pytest.approx(own.C_fwd.sum(), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_replicas_gain_what_the_clock_says() -> None:
     """t(N) / t(⌈N/d⌉), which is far from d where kernels are small."""
     problem = StagedProblem(blocks(4), Cluster(1, 4, 1e9, 1e9, 1e9), 1, 4, schedule="1f1b")

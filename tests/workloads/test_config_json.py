@@ -205,6 +205,7 @@ def test_gpt3_has_the_parameters_of_a_formula() -> None:
     assert count == pytest.approx(175.0e9, rel=0.003)
 
 
+@pytest.mark.slow
 def test_the_matrix_products_have_the_floating_point_operations_that_torch_counts(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
@@ -333,6 +334,7 @@ def test_a_model_has_the_dropout_of_its_file_if_it_is_asked_for(
         assert (sizes.attention_dropout, sizes.residual_dropout, sizes.embedding_dropout) == expected
 
 
+@pytest.mark.slow
 def test_a_step_with_dropout_reads_a_random_key(tmp_path: Path) -> None:
     path = written(GPT2, tmp_path)
     modules = (configured(read_config(path, dropout=dropout)).module() for dropout in (True, False))

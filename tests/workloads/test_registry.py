@@ -129,6 +129,7 @@ def test_the_list_is_complete_and_in_order() -> None:
     assert set(workloads.names()[len(NAMES) :]) == {path.stem for path in PUBLISHED_FILES}
 
 
+@pytest.mark.slow
 @_by_model(VARIABLES)
 def test_parameters_are_those_of_the_published_configuration(name: str) -> None:
     sizes = _parameters(build(name))
@@ -136,11 +137,13 @@ def test_parameters_are_those_of_the_published_configuration(name: str) -> None:
     assert len(sizes) == VARIABLES[name]
 
 
+@pytest.mark.slow
 @_by_model((*UNROLLED, *WAVENETS))
 def test_parameters_of_steps_that_are_placed_are_those_of_torchs_layers(name: str) -> None:
     assert sum(_parameters(build(name))) == _of_torch(name) == catalogue.WORKLOADS[name].parameters
 
 
+@pytest.mark.slow
 def test_inception_v3_has_keras_parameters_and_a_scale_for_each_normalised_channel() -> None:
     """Keras publishes 23,817,352 trainable ones and 34,432 statistics, two of each channel; it has no scales."""
     assert sum(_parameters(build("inception_v3"))) == 23_817_352 + 34_432 // 2
@@ -232,6 +235,7 @@ def test_adam_keeps_two_moments_a_parameter_and_a_count(name: str) -> None:
     assert sum(leaf.size for leaf in jax.tree.leaves(step.arguments[1])) == 2 * sum(_parameters(step)) + 1
 
 
+@pytest.mark.slow
 def test_batch_sequence_and_dtype_are_options() -> None:
     step = build("t5_base", batch=3, sequence=40, dtype="bfloat16")
     assert {name: leaf.shape for name, leaf in step.arguments[-1].items()} == dict.fromkeys(
@@ -310,6 +314,7 @@ def test_listing_the_workloads_imports_nothing_heavy() -> None:
     assert done.stdout == "set()\n"
 
 
+@pytest.mark.slow
 def test_variables_of_the_paper_s_tables_can_be_told_by_their_names() -> None:
     t5, vgg = build("t5_base").arguments[0], build("vgg19").arguments[0]
     block = t5["decoder"]["block_11"]

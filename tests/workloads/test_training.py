@@ -76,6 +76,7 @@ def test_ten_steps_on_one_batch_lower_its_loss(tiny: Tiny) -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 @trains
 def test_every_parameter_gets_a_gradient(tiny: Tiny) -> None:
     before, after, _ = _trained(*tiny)
@@ -146,6 +147,7 @@ def test_operations_name_their_layer_and_their_phase(tiny: Tiny) -> None:
     assert any(name.startswith("jit(train_step)/optimizer/") for name in names)
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_mean_over_labels_that_are_not_negative() -> None:
     torch = pytest.importorskip("torch")
     logits = np.random.default_rng(1).normal(size=(3, 4, 7)).astype(np.float32)

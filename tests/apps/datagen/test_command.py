@@ -30,6 +30,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
+@pytest.mark.slow
 def test_one_command_makes_a_data_set_with_its_picture_and_litters_nothing(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = run("dist=normal", "groups=300", "shard_size=200", "out=data/normal", "plot=true", cwd=tmp_path)
@@ -70,6 +71,7 @@ def test_joblib_shards_a_data_set_over_processes(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"many", "one"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

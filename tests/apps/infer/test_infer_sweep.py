@@ -89,6 +89,7 @@ def test_with_a_budget_every_row_is_proven(run: Callable[..., str], folder: Path
     assert row["length_s"] == pytest.approx(plan_cost(problem, best).length_s, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_files_hold_the_same_rows(run: Callable[..., str], folder: Path) -> None:
     document = json.loads(run("--json", "--out", "rows.json"))
     assert json.loads((folder / "rows.json").read_text(encoding="utf-8")) == document

@@ -68,6 +68,7 @@ def change(**changes: Any) -> None:
     Path("plan.json").write_text(json.dumps({**plan, **changes}))
 
 
+@pytest.mark.slow
 def test_a_run_refuses_what_it_cannot_do_in_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One fixture for all: profiling imports torch and plans, which is most of the time."""
 

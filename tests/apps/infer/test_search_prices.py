@@ -246,6 +246,7 @@ def test_a_model_without_trainable_variables_is_refused(models: str, capsys: pyt
     assert "trainable parameters, has no arrays" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_dynamic_shapes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "step.mlir"
     file.write_text(

@@ -49,6 +49,7 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return dict(content["state_dict"])
 
 
+@pytest.mark.slow
 def test_a_resumed_training_ends_with_the_weights_of_an_unbroken_one(tmp_path: Path) -> None:
     """Four updates, broken after three."""
 

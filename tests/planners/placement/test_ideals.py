@@ -168,11 +168,13 @@ def _compare(problem: PlacementProblem) -> None:
     assert result.bound.value == placement_cost(problem, plan).value_s == pytest.approx(best_s, rel=1e-8, abs=1e-15)
 
 
+@pytest.mark.slow
 @given(_small(split=False))
 def test_no_contiguous_placement_of_a_small_graph_is_better(problem: PlacementProblem) -> None:
     _compare(problem)
 
 
+@pytest.mark.slow
 @given(_small(split=True))
 def test_nor_where_each_pass_has_its_own_slowest_device(problem: PlacementProblem) -> None:
     _compare(problem)

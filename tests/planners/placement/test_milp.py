@@ -117,6 +117,7 @@ def test_throughput_is_that_of_the_best_of_all_placements(seed: int) -> None:
     assert solved_s(problem) == pytest.approx(best_s(problem), rel=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
 def test_latency_is_that_of_the_best_of_all_placements(seed: int, pieces: int) -> None:

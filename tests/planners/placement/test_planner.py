@@ -93,6 +93,7 @@ def test_a_deadline_is_kept_within_twice_its_time_and_the_best_plan_so_far_is_re
     assert result.bound is None or 0 < result.bound.value <= cost.value_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_planner_tells_how_far_it_is(name: str) -> None:
     news: list[Progress] = []
@@ -103,6 +104,7 @@ def test_a_planner_tells_how_far_it_is(name: str) -> None:
     assert all(item.done is None or item.total is None or 0 <= item.done <= item.total for item in news)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_result_carries_the_problem_the_cost_the_time_and_the_seed(name: str) -> None:
     problem = PlacementProblem.create(ladder(4, 2), objective=objective_of(name))

@@ -286,6 +286,7 @@ def partitioned(plan: ShardingPlan, axis: int = 0) -> dict[str, int]:
 TABLE_4 = {"fc1/kernel": 1, "fc1/bias": 0, "fc2/kernel": 0, "predictions/kernel": 1, "predictions/bias": 0}
 
 
+@pytest.mark.slow
 def test_vgg19_on_8_is_table_4() -> None:
     assert partitioned(published("vgg19", 8)) == TABLE_4
     assert len(published("vgg19", 8).candidates()) == 38  # hlo.md and Table 5

@@ -135,6 +135,7 @@ def test_no_choice_is_faster_than_the_first_or_smaller_than_the_last_or_better_t
         assert faster.time_s < smaller.time_s and faster.memory_bytes > smaller.memory_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_one_stage_on_all_devices_costs_what_the_sharding_plan_does(name: str) -> None:
     """Two models of one step, made apart: sums over instructions here, over classes in cost.sharding."""

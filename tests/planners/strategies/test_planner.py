@@ -44,6 +44,7 @@ def _agrees(seed: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget_s", [0.03, 0.2])
 def test_a_search_that_its_budget_ends_comes_to_the_same_whatever_the_clock_says(
     budget_s: float, monkeypatch: pytest.MonkeyPatch
@@ -72,6 +73,7 @@ def test_plans_and_bounds_are_those_of_all_strategies_of_a_thousand_problems(par
     assert all(_agrees(seed) for seed in range(part, ALL, PARTS))
 
 
+@pytest.mark.slow
 def test_no_layer_moved_to_another_stage_makes_the_best_strategy_shorter() -> None:
     """Of a search that tries no neighbours before: strategies with a layer moved are priced, whatever recomputes."""
     moved, several = 0, 0
@@ -98,6 +100,7 @@ def test_no_layer_moved_to_another_stage_makes_the_best_strategy_shorter() -> No
     assert moved >= 20
 
 
+@pytest.mark.slow
 def test_a_search_of_a_second_comes_to_a_strategy_on_two_thousand_devices() -> None:
     """Listing the degrees of so many devices alone took longer than that, and searches of 3 s ended with nothing."""
     cluster = Cluster(280, 8, 300e9, 100e9, 80e9)
