@@ -14,6 +14,7 @@ where b is the samples of a micro-batch. With sequence parallelism tp divides al
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
 from functools import cached_property
@@ -259,6 +260,7 @@ class ModelWork:
         shared: beside these.
         recurrent, training: see ModelFacts.
         tower: what encodes images for the first place.
+        modules: those of MODULES of which all sets have a price; costs have a column for each set.
         recompute, schedules: what strategies of it may recompute beside modules, and their schedules, by name.
     """
 
@@ -271,6 +273,7 @@ class ModelWork:
     recurrent: bool = False
     training: Training = FULL
     tower: tuple[TowerLayers, ...] = ()
+    modules: tuple[str, ...] = MODULES
 
     recompute: ClassVar[tuple[Recompute, ...]] = RECOMPUTE
     schedules: ClassVar[tuple[str, ...]] = tuple(SCHEDULES)
@@ -279,17 +282,23 @@ class ModelWork:
     def kinds(self) -> tuple[Recompute, ...]:
         """All that blocks may recompute: RECOMPUTE, and sets of its modules of which none is part of another."""
         sets: list[tuple[str, ...]] = [()]
-        for i, name in enumerate(MODULES):
-            if any((layer.module_bits >> i) & 1 for layer in self.layers):
-                sets += [(*others, name) for others in sets]
+        for name in filter(self._has, self.modules):
+            sets += [(*others, name) for others in sets]
         return (*RECOMPUTE, *("+".join(names) for names in sets[1:] if names == _apart(names)))
 
     def kind(self, recompute: Recompute) -> int:
         """Which of `kinds` it is, without modules that the model does not have."""
         if recompute in RECOMPUTE:
             return RECOMPUTE.index(recompute)
-        there = {name for kind in self.kinds for name in modules_of(kind)}
-        return self.kinds.index("+".join(filter(there.__contains__, _apart(modules_of(recompute)))) or "none")
+        return self.kinds.index("+".join(filter(self._has, _apart(modules_of(recompute)))) or "none")
+
+    def with_modules(self, kinds: Iterable[Recompute], others: Iterable[str] = ()) -> ModelWork:
+        """The same where only sets of the modules of some kinds, and of others, have a price."""
+        names = {*others, *(name for kind in kinds for name in modules_of(kind))}
+        return replace(self, modules=tuple(filter(names.__contains__, MODULES)))
+
+    def _has(self, module: str) -> bool:
+        return any(layer.module_bits & module_bits(module) for layer in self.layers)
 
     @property
     def facts(self) -> ModelFacts:

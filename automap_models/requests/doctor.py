@@ -88,6 +88,9 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
     )
     problem = strategy_problem(pricing, watch)
     _require_model(setting, problem.work.shape)
+    if strategy is not None:
+        work = problem.work
+        problem = replace(problem, work=work.with_modules(strategy.recompute_kinds, work.modules))
     problem = replace(problem, shared=problem.costs, within=setting.limits)
     if "layers" not in setting.searched:
         problem = replace(problem, without=frozenset({UNEQUAL}))

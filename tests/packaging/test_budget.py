@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (1_030, 8),
-    "core": (8_063, 37),
+    "core": (8_072, 37),
     "cost": (3_883, 20),
     "envs": (1_600, 12),
     "export": (2_242, 15),
@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
     "planners/staged": (3_527, 19),
-    "planners/strategies": (3_102, 15),
+    "planners/strategies": (3_103, 15),
     "plots": (1_258, 9),
-    "requests": (2_496, 15),
+    "requests": (2_499, 15),
     "rl": (1_068, 9),
     "serve": (878, 8),
     "run": (4_716, 24),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_507, "files": 427, "compiled": 80, "numbers": 257}
+TOTALS = {"lines": 76_520, "files": 427, "compiled": 80, "numbers": 257}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -194,7 +194,8 @@ class StrategyProblem:
         if others.get("reserve_bytes") is None:
             others["reserve_bytes"] = RESERVE * cluster.memory
         dtype = Strategy(micro_batch=1, global_batch=1, precision=precision).dtype
-        model = work(dtype)
+        given = fixed.get("recompute", "none")
+        model = work(dtype).with_modules(given if isinstance(given, tuple) else (given,), SEARCHED)
         others["global_batch"] = others["global_batch"] or usual_batch(model.shape, cluster.devices)
         return cls(work=model, cluster=cluster, device=device, kinds=kinds, **others)
 
