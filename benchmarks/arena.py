@@ -8,11 +8,12 @@ what its planners import (numpy, pandas, scipy, pymetis, pyomo, pybind11, torch,
 finds jsoncpp (CPATH, LIBRARY_PATH and LD_LIBRARY_PATH name its folders where these are not the usual ones). A copy of
 the clone is built beside the answers, in FOLDER; a planner whose answers lie there is not run again.
 
-A planner's plan is the first of its own order that fits by their simulator, as in their evaluation. Ours are two:
+A planner's plan is the first of its own order that fits by their simulator, as in their evaluation. Beside them stand
 
-- `our clock`: the planner of strategies on automap's clock of the device, which reads no profile of theirs; its
-  strategies are those that their simulator can price (fp32, 1F1B, no ZeRO, no recomputation).
-- `their clock`: an exact search on the numbers that their simulator computes with (sailor_clock.py).
+- `automap`: the planner of strategies on automap's clock of the device, which reads no profile of theirs; its
+  strategies are those that their simulator can price (fp32, 1F1B, no ZeRO, no recomputation);
+- `search of this script`: an exact one on the numbers that their simulator computes with (sailor_clock.py), which no
+  user of automap has: it says what is to be had there.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ with contextlib.redirect_stdout(said):
 json.dump(answers, sys.stdout)
 """
 """Whether plans fit by their simulator, and their steps a second."""
-THEIR_CLOCK, OUR_CLOCK = "ours, their clock", "ours, our clock"
+THEIR_CLOCK, OUR_CLOCK = "search of this script", "automap"
 PRICED = {"precision": "fp32", "schedule": "1f1b", "zero": 0, "recompute": "none", "cp": 1, "vp": 1}
 """Strategies that their simulator can price."""
 
