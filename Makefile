@@ -20,7 +20,7 @@ demo: $(VENV)/.installed-demo ## plan T5-3B for 4 nodes of 8 V100, print the pla
 	@mkdir -p demo
 	$(BIN)/automap-infer examples/t5_3b_v100.npz --topo C --out demo/plan.json --plot demo/plan.png
 
-test: style ## style, types and the fast tests: eight minutes on two cores
+test: style ## style, types and the fast tests: eight minutes on two cores, where nothing is compiled yet
 	@$(MAKE) --no-print-directory -j 2 types fast-tests
 
 fast-tests: $(VENV)/.installed-dev

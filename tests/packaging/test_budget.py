@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (5_990, 37),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
-    "benchmarks": (6_070, 32),
+    "benchmarks": (6_071, 32),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 76_520, "files": 427, "compiled": 80, "numbers": 257}
