@@ -34,8 +34,8 @@ STRATEGY = """
         (FSDP)
     --sequence-parallel  the devices of tp share what is between operators, too
     --precision          of weights and activations (default: the faster of bf16 and fp16 on the devices, else fp32)
-    --dispatcher         how tokens go to experts (default: once a node, by DeepEP or HybridEP, where the devices and
-        --for have that, else by all-to-all; with --runtime as its file says)
+    --dispatcher         how tokens go to experts (default: by all-to-all, or once a node, by DeepEP or HybridEP, where
+        the devices and --for have that and it saves --min-gain; with --runtime as its file says)
     --offload            what lies in the memory of hosts: nothing, or the optimizer's state, which they update (default
         nothing, unless nothing fits without or a fifth of the step is saved)
     --layers N,N,…       of each virtual stage, in the order of the model (with --price: equal, else as frameworks split

@@ -34,6 +34,7 @@ from automap_models.planners.strategies.completion import Completion
 from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
 from automap_models.planners.strategies.problem import (
+    INSTALLED,
     PARALLEL,
     STEPS,
     UNEQUAL,
@@ -145,8 +146,10 @@ class Comparisons:
 
     def charge(self, completion: Completion) -> tuple[bool, float]:
         """By what strategies are chosen, the least: those that no framework trains last, but for those of a profile,
-        whose own code is trained by what its owner has; a rare framework, or none for a profile, is a step more."""
-        names, steps = self.trained(completion.strategy), len(steps_of(completion.strategy))
+        whose own code is trained by what its owner has; a rare framework, or none for a profile, is a step more, and a
+        dispatcher that is given is none."""
+        given = {INSTALLED} if "dispatcher" in self.problem.fixed else NOTHING
+        names, steps = self.trained(completion.strategy), len(steps_of(completion.strategy) - given)
         common = self.common(completion.strategy)
         last = not common and not names and not isinstance(self.problem.work, ProfileWork)
         order = 1e-9 * min((list(self.frameworks).index(name) for name in names), default=0)

@@ -23,6 +23,7 @@ from automap_models.core.microbatch import usual_samples
 from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.strategy import (
+    ONCE_A_NODE,
     Dispatcher,
     Offload,
     Precision,
@@ -42,9 +43,10 @@ if TYPE_CHECKING:
 
 TENSOR, CONTEXT, PIPELINE = "tensor parallelism", "context parallelism", "a pipeline"
 SPLIT, UNEQUAL, PARTIAL = "a backward pass in two parts", "unequal layers", "partial recomputation"
+INSTALLED = "a dispatcher that has to be installed"
 PARALLEL: Mapping[str, str] = {"tp": TENSOR, "cp": CONTEXT, "pp": PIPELINE}
 """Degree of a strategy → what it is harder by where that is more than 1."""
-STEPS = frozenset({*PARALLEL.values(), SPLIT, UNEQUAL, PARTIAL})
+STEPS = frozenset({*PARALLEL.values(), SPLIT, UNEQUAL, PARTIAL, INSTALLED})
 SEARCHED = frozenset({"layernorm", "mla_up_proj", "moe_act", "moe"})
 """Modules of which a search tries all sets. The others are recomputed where that is given: a flash kernel spares
 nothing, of seven searches none of a dense model recomputed perceptrons, and shared experts keep too little."""
@@ -59,6 +61,7 @@ def steps_of(strategy: Strategy) -> frozenset[str]:
     taken[SPLIT] = s.stages > 1 and s.schedule in SPLITTING
     taken[UNEQUAL] = s.layers is not None and len(set(s.layers)) > 1
     taken[PARTIAL] = s.recompute_blocks is not None or isinstance(s.recompute, tuple)
+    taken[INSTALLED] = s.ep > 1 and s.dispatcher in ONCE_A_NODE
     return frozenset(name for name, does in taken.items() if does)
 
 
@@ -211,8 +214,9 @@ class StrategyProblem:
 
     @property
     def dispatcher(self) -> Dispatcher | None:
-        """The one that is given, or the usual one of the devices."""
-        return self.fixed.get("dispatcher") or usual_dispatcher(self.work.shape, self.devices, self.within)
+        """The one that is given, or the usual one of the devices, or what needs nothing installed."""
+        usual = usual_dispatcher(self.work.shape, self.devices, self.within)
+        return self.fixed.get("dispatcher") or ("alltoall" if usual and INSTALLED in self.without else usual)
 
     @property
     def offload(self) -> Offload:
