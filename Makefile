@@ -10,7 +10,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # Two test workers on two cores: more threads inside them only get into each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test fast-tests test-slow test-thorough lint style types docs bench accuracy clean
+.PHONY: help demo test fast-tests test-slow test-thorough test-random lint style types docs bench accuracy clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -20,18 +20,21 @@ demo: $(VENV)/.installed-demo ## plan T5-3B for 4 nodes of 8 V100, print the pla
 	@mkdir -p demo
 	$(BIN)/automap-infer examples/t5_3b_v100.npz --topo C --out demo/plan.json --plot demo/plan.png
 
-test: style ## style, types and the fast tests: eight minutes on two cores, where nothing is compiled yet
+test: style ## style, types and the fast tests
 	@$(MAKE) --no-print-directory -j 2 types fast-tests
 
 fast-tests: $(VENV)/.installed-dev
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not thorough and not random"
 
-test-slow: $(VENV)/.installed-dev ## the tests that take longer: trainings, the wheel, every page of the documentation
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not thorough"
+test-slow: $(VENV)/.installed-dev ## of what takes longer one case of each test: trainings, the wheel, pages of the documentation
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
-test-thorough: $(VENV)/.installed-dev ## by hand: thousands of random cases where the slow tests draw hundreds
+test-thorough: $(VENV)/.installed-dev ## before a release: all other cases, half an hour
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m thorough
+
+test-random: $(VENV)/.installed-dev ## by hand: thousands of random cases where the others draw hundreds, for hours
 	$(ONE_THREAD) HYPOTHESIS_PROFILE="new examples every time" $(BIN)/python -m pytest -n 2 --dist worksteal \
-		-m "thorough or hypothesis"
+		-m "random or hypothesis"
 
 lint: style types ## style and types only
 

@@ -18,6 +18,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
+from tiers import durations, tiers
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.mesh import MeshAxis
@@ -72,6 +73,16 @@ def pytest_unconfigure() -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         shutil.rmtree(os.environ["AUTOMAP_CACHE"], ignore_errors=True)
         Path(os.environ["AUTOMAP_CACHE"]).with_suffix(".lock").unlink(missing_ok=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that are not fast, unless they are marked by hand."""
+    unmarked = [item for item in items if not any(map(item.get_closest_marker, ("slow", "thorough", "random")))]
+    tier = tiers([item.nodeid for item in unmarked], durations())
+    for item in unmarked:
+        if item.nodeid in tier:
+            item.add_marker(tier[item.nodeid])
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""How many random cases a law is tested with: a few in the fast tests, hundreds in the slow ones, thousands by hand."""
+"""How many random cases a law is tested with: a few, hundreds where there is time, thousands by hand."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ from typing import Any
 
 import pytest
 
-BY_HAND = (pytest.mark.slow, pytest.mark.thorough)
 
-
-def counts(fast: int | None, slow: int, by_hand: int) -> list[Any]:
+def counts(fewest: int | None, some: int, many: int) -> list[Any]:
     """Values of an argument that says how many cases to draw; each more than the one before, from the same seed.
 
     Args:
-        fast: in `make test`, if at all.
-        slow: in `make test-slow`.
-        by_hand: in `make test-thorough`.
+        fewest: in `make test`, if at all.
+        some: in `make test-slow` or `make test-thorough`.
+        many: in `make test-random`.
     """
-    few = [] if fast is None else [fast]
-    return [*few, pytest.param(slow, marks=pytest.mark.slow), pytest.param(by_hand, marks=BY_HAND)]
+    return [*([] if fewest is None else [fewest]), some, pytest.param(many, marks=pytest.mark.random)]
 
 
-def parts(slow: int, of: int) -> Iterable[Any]:
-    """Numbers of the parts of a long test, the first of which are slow tests, and all others tests by hand."""
-    return [pytest.param(part, marks=pytest.mark.slow if part < slow else BY_HAND) for part in range(of)]
+def parts(some: int, of: int) -> Iterable[Any]:
+    """Numbers of the parts of a long test: the first ones, and those of `make test-random`."""
+    return [part if part < some else pytest.param(part, marks=pytest.mark.random) for part in range(of)]

@@ -15,7 +15,6 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from draw_counts import BY_HAND
 from drawn_plans import staged_source
 from torch.distributed.pipelining import pipeline
 
@@ -106,7 +105,10 @@ def model_of(text: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "replicas"),
-    [*(pytest.param(name, count, marks=BY_HAND) for name, count in (("1f1b", 2), ("1f1b-deep", 1))), ("gpipe", 1)],
+    [
+        *(pytest.param(name, count, marks=pytest.mark.thorough) for name, count in (("1f1b", 2), ("1f1b-deep", 1))),
+        ("gpipe", 1),
+    ],
 )
 def test_the_program_trains_two_stages(schedule: str, replicas: int, tmp_path: Path) -> None:
     """The loss of its second step is that of the whole model, which Adam has updated once: gradients agree, too."""
@@ -137,7 +139,9 @@ def test_an_input_that_a_later_stage_reads_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("schedule", "replicas"), [pytest.param("1f1b", 2, marks=BY_HAND), ("1f1b-deep", 1)])
+@pytest.mark.parametrize(
+    ("schedule", "replicas"), [pytest.param("1f1b", 2, marks=pytest.mark.thorough), ("1f1b-deep", 1)]
+)
 def test_copies_of_a_tied_weight_stay_equal(schedule: str, replicas: int, tmp_path: Path) -> None:
     """Each stage updated its copy by its own gradient alone: after six steps the loss was another, and no note said so.
 

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from draw_counts import BY_HAND
 from flax import linen as nn
 
 from automap_models.formats.hardware_yaml import read_device
@@ -53,7 +52,7 @@ LABELS = (2, 8)
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=BY_HAND if name == "t5" else pytest.mark.slow) for name in FAMILIES],
+    params=[pytest.param(name, marks=pytest.mark.thorough if name == "t5" else pytest.mark.slow) for name in FAMILIES],
 )
 def steps(request: pytest.FixtureRequest) -> tuple[Module, Module]:
     """A step that was traced as a whole, and the same with blocks repeated."""

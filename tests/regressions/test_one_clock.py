@@ -7,7 +7,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from draw_counts import BY_HAND
 from strategy_problems import estimated
 
 from automap_models.core.cluster import Cluster
@@ -90,7 +89,9 @@ SLOW = {
 def _case(model: str, precision: Precision) -> object:
     if (model, precision) == FAST:
         return pytest.param(model, precision)
-    return pytest.param(model, precision, marks=pytest.mark.slow if SLOW.get(model) == precision else BY_HAND)
+    return pytest.param(
+        model, precision, marks=pytest.mark.slow if SLOW.get(model) == precision else pytest.mark.thorough
+    )
 
 
 CASES = [_case(model, precision) for model in MODELS for precision in DTYPES]

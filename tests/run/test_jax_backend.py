@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draw_counts import BY_HAND
 from ended_processes import gone
 
 pytest.importorskip("jax")
@@ -187,7 +186,7 @@ def test_a_plan_from_profile_to_trace(
     [
         pytest.param("gpt", "1-2-1", marks=pytest.mark.slow),
         pytest.param("t5", "hybrid 2x2", marks=pytest.mark.slow),
-        pytest.param("resnet", "2-2", marks=BY_HAND),
+        pytest.param("resnet", "2-2", marks=pytest.mark.thorough),
     ],
 )
 def test_plans_on_several_devices_are_the_step_itself(model: str, plan: str) -> None:

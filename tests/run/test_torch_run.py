@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 import pipelines  # noqa: E402
 import plan_matrix  # noqa: E402
 import workers_duties  # noqa: E402
-from draw_counts import BY_HAND  # noqa: E402
 
 from automap_models.core.run_record import Plan  # noqa: E402
 from automap_models.run.base import RunProblem, run_schedule  # noqa: E402
@@ -92,7 +91,7 @@ def pairs(*names: str) -> list[Any]:
     """Models and plans: all of a model that shares weights, each of one of the two others, the rest by hand."""
     slow = {"encoder": {"1-1", "2-2"}, "convolutions": {"1", "1-2-1", "2-1", "1-3", "3-2", "1-1-1-1"}}
     return [
-        pytest.param(model, name, marks=pytest.mark.slow if name in slow.get(model, names) else BY_HAND)
+        pytest.param(model, name, marks=pytest.mark.slow if name in slow.get(model, names) else pytest.mark.thorough)
         for model in pipelines.WITHOUT_DRAWS
         for name in names
     ]

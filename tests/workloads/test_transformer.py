@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draw_counts import BY_HAND
 
 from automap_models.core.instruction_graph import Phase
 from automap_models.core.model_work import Amounts, LayerWork, Mark, ModelWork, WorkKind, WorkPass
@@ -315,7 +314,7 @@ def test_blocks_that_attend_to_all_tokens_are_not_causal(family: str) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize(
-    "dtype", [pytest.param("bfloat16", marks=pytest.mark.slow), pytest.param("float32", marks=BY_HAND)]
+    "dtype", [pytest.param("bfloat16", marks=pytest.mark.slow), pytest.param("float32", marks=pytest.mark.thorough)]
 )
 def test_a_models_trace_has_the_same_parameters_products_and_kept_values(name: str, dtype: str) -> None:
     """The models of decoder.py, bert.py and t5.py, traced by JAX: parameters and products exactly, bytes to 2 %."""

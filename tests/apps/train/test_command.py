@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from draw_counts import BY_HAND
 from hydra_programs import refusal
 from omegaconf import DictConfig
 
@@ -73,7 +72,7 @@ def test_one_command_trains_and_its_policy_plans_a_real_profile(tiny_arguments: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=BY_HAND)])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
 def test_ctrl_c_ends_a_training_in_one_line_and_it_goes_on_later(
     number: signal.Signals, tiny_arguments: list[str], tmp_path: Path
 ) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from draw_counts import BY_HAND
 
 PROGRAM = Path(__file__).with_name("program.py")
 
@@ -55,7 +54,7 @@ def test_two_processes_share_weights_split_the_problems_and_go_on_together(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=BY_HAND), signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGTERM])
 def test_a_signal_to_the_first_process_ends_both_after_a_batch(
     number: signal.Signals, tiny_arguments: list[str], tmp_path: Path
 ) -> None:
