@@ -74,7 +74,6 @@ def test_a_profile_is_one_already() -> None:
     assert am.profile(PROFILE).fingerprint == profile.fingerprint
 
 
-@pytest.mark.slow
 def test_a_result_draws_itself(result: am.PlannedResult, tmp_path: Path) -> None:
     figure = pytest.importorskip("matplotlib.figure")
     assert isinstance(result.plot(), figure.Figure)
@@ -110,7 +109,6 @@ def test_a_plan_of_a_profile_is_of_every_kind() -> None:
         am.plan(PROFILE, "A", max_stages=2, stages=2)
 
 
-@pytest.mark.slow
 def test_a_strategy_is_the_answer_where_no_plan_of_stages_fits() -> None:
     """A block has 22 GB of weights, 88 GB with Adam's state in fp32: 80 GB hold it where ZeRO divides the state."""
     arrays = {"C": [0.3] * 4, "A": [1e6] * 4, "W": [1e8, 22e9, 22e9, 1e8], "stash": [1e6] * 4}
@@ -164,7 +162,6 @@ def test_a_function_of_jax_is_a_training_step() -> None:
     assert (profile.model, profile.meta["microbatch_size"], profile.W.sum()) == ("step", 4, 2 * 8 * 8 * 4)
 
 
-@pytest.mark.slow
 def test_every_kind_of_plan_is_explored(mlp) -> None:
     module, samples = mlp
     explored = am.plan(module, "A", samples, global_batch=64, budget=1.0, max_stages=2)

@@ -38,7 +38,6 @@ def _no_failure(names: list[str], cases: int, folder: Path) -> None:
         assert outcome.refused > 0 or outcome.cases < 10, name  # else the cases test nothing
 
 
-@pytest.mark.slow
 def test_files_that_once_failed_and_some_new_ones_end_in_a_result_or_one_sentence(tmp_path: Path) -> None:
     """The readers that need no heavy import; the others and the commands have the slow test below."""
     _no_failure([name for make in (profiles, descriptions, documents) for name in TARGETS[make]], 25, tmp_path)

@@ -98,7 +98,6 @@ def test_layers_that_do_the_same_cost_the_same(key: str) -> None:
         assert np.allclose(inner, inner[0], rtol=0.02)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", ["vgg19", "t5_base"])
 def test_the_command_traces_the_same_step_again(key: str, tmp_path: Path) -> None:
     for package in ("jax", "flax", "optax"):

@@ -53,7 +53,6 @@ def rows_on_page(benchmark: ModuleType, heading: str) -> list[Sequence[str]]:
     return benchmark.table_rows(benchmark.section(heading, benchmark.PAGE.read_text("utf-8")))  # type: ignore[no-any-return]
 
 
-@pytest.mark.slow
 def test_no_source_is_priced_worse_than_the_page_says(benchmark: ModuleType, prices: Sequence[Any]) -> None:
     """A fifth worse, and a point: then the clock is mended, or `make accuracy` says so on the page."""
     page = {tuple(row[:3]): row for row in rows_on_page(benchmark, benchmark.CELLS)}
@@ -66,7 +65,6 @@ def test_no_source_is_priced_worse_than_the_page_says(benchmark: ModuleType, pri
     assert all(int(row[4]) >= int(page[tuple(row[:3])][4]) for row in benchmark.by_source(prices))
 
 
-@pytest.mark.slow
 def test_no_term_is_priced_worse_than_the_page_says(benchmark: ModuleType, prices: Sequence[Any]) -> None:
     """Of the sign a point, of the size a fifth; the targets, 90 and 30 %, stand on the page."""
     page = {row[0]: row for row in rows_on_page(benchmark, benchmark.TERMS)}

@@ -38,7 +38,6 @@ def build(config: DictConfig) -> RainbowModule:
     return build_module(config)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", shipped("agent"))
 def test_every_agent_builds_its_module(name: str) -> None:
     config = compose(f"agent={name}")
@@ -54,7 +53,6 @@ def test_the_agents_are_those_that_the_documentation_names() -> None:
     assert shipped("agent") == ["default", "paper"]
 
 
-@pytest.mark.slow
 def test_the_paper_s_agent_has_the_paper_s_numbers() -> None:
     """Auto-MAP, section 5.1, pipeline tasks."""
     module = build(compose("agent=paper"))

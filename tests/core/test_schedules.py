@@ -185,7 +185,7 @@ CLOSED_FORMS = {
 """Micro-batches of virtual stages whose activations rank s of S holds; a round has S where S divides M."""
 
 
-@pytest.mark.parametrize("most", [(5, 12), pytest.param((8, 32), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [(5, 12), (8, 32)])
 @pytest.mark.parametrize("name", CLOSED_FORMS)
 def test_what_a_rank_holds_has_a_closed_form(name: str, most: tuple[int, int]) -> None:
     for ranks, micro_batches, virtual in _shapes(name, *most):

@@ -178,7 +178,6 @@ def test_devices_that_run_by_arrival_and_links_without_turns(
     assert makespan_bound_s(tables) <= timeline.makespan_s
 
 
-@pytest.mark.slow
 def test_every_placement_of_twelve_operations_takes_as_long_as_a_second_simulator_says() -> None:
     problem = PlacementProblem.of_step(drawn_graph(11, 12), drawn_devices(11, 2))
     placements = np.array(list(itertools.product(range(2), repeat=12)))
@@ -240,9 +239,7 @@ def test_a_published_graph_on_one_device_takes_what_the_paper_says(
     assert cost.value_s * 1e3 == pytest.approx(total_ms, abs=0.005 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    "name", ["LayerGraphs_bert24", pytest.param("OperatorGraphs_bert_l-3", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["LayerGraphs_bert24", "OperatorGraphs_bert_l-3"])
 def test_the_published_latency_of_a_split_is_no_less_than_its_step(name: str, shared_data: Path) -> None:
     """A piece of the latency model waits for all its inputs and sends at its end; a step waits for each on its own."""
     path = shared_data / "placement_graphs" / f"latency-inputs_{name}_inference.json"

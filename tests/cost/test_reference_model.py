@@ -20,7 +20,6 @@ def test_it_says_what_the_reference_data_say(reference_model: ModuleType, shared
         assert reference_model.coarsened(case["n"], case["granularity"]) == case["instruction_of_point"]
 
 
-@pytest.mark.slow
 def test_its_cases_are_of_all_sorts(reference_model: ModuleType) -> None:
     cases = reference_model.reference_vectors()["cost"]
     assert {len(case["cuts"]) + 1 for case in cases} == {1, 2, 3, 4, 5}

@@ -35,7 +35,6 @@ def test_every_expected_value_is_met(vectors: dict[str, list[dict[str, Any]]], i
     assert cost.feasible == expected["feasible"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("i", WITH_OPTIMUM)
 def test_the_best_of_all_plans_is_the_expected_optimum(vectors: dict[str, list[dict[str, Any]]], i: int) -> None:
     case = vectors["cost"][i]

@@ -68,24 +68,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     [
         pytest.param("../README.md", ("flax",), ("my_module", "datagen"), 3, marks=pytest.mark.slow),
         pytest.param("tutorials/first-plan.md", (), (), 1, marks=pytest.mark.slow),
-        pytest.param("tutorials/run-torch.md", ("torch",), (), 1, marks=pytest.mark.slow),
-        pytest.param("tutorials/run-on-jax.md", ("jax",), (), 4, marks=pytest.mark.slow),
-        pytest.param("how-to/plan.md", (), (), 0, marks=pytest.mark.slow),
-        pytest.param("how-to/what-if.md", ("matplotlib",), (), 1, marks=pytest.mark.slow),
-        pytest.param("how-to/replan.md", (), (), 1, marks=pytest.mark.slow),
-        pytest.param("how-to/export.md", (), (), 4, marks=pytest.mark.slow),
-        pytest.param("how-to/doctor.md", (), (), 2, marks=pytest.mark.slow),
-        pytest.param("how-to/fit.md", ("flax",), (), 3, marks=pytest.mark.slow),
-        pytest.param("how-to/strategies.md", ("flax",), (), 2, marks=pytest.mark.slow),
-        pytest.param("how-to/explore.md", ("flax", "matplotlib"), (), 5, marks=pytest.mark.slow),
+        ("tutorials/run-torch.md", ("torch",), (), 1),
+        ("tutorials/run-on-jax.md", ("jax",), (), 4),
+        ("how-to/plan.md", (), (), 0),
+        ("how-to/what-if.md", ("matplotlib",), (), 1),
+        ("how-to/replan.md", (), (), 1),
+        ("how-to/export.md", (), (), 4),
+        ("how-to/doctor.md", (), (), 2),
+        ("how-to/fit.md", ("flax",), (), 3),
+        ("how-to/strategies.md", ("flax",), (), 2),
+        ("how-to/explore.md", ("flax", "matplotlib"), (), 5),
         ("explanation/schedules.md", ("matplotlib",), (), 1),
-        pytest.param("explanation/partitioned-stages.md", ("flax",), (), 1, marks=pytest.mark.slow),
-        pytest.param("how-to/place.md", ("flax",), (), 3, marks=pytest.mark.slow),
-        pytest.param("how-to/profile.md", ("flax", "torch", "transformers"), LARGE, 2, marks=pytest.mark.slow),
-        pytest.param("how-to/python.md", (), (), 4, marks=pytest.mark.slow),
-        pytest.param("explanation/sharding-agent.md", ("flax", "torch"), (), 2, marks=pytest.mark.slow),
-        pytest.param("explanation/sharding-cost.md", ("flax",), READING, 3, marks=pytest.mark.slow),
-        pytest.param("how-to/shard.md", ("flax",), READING, 4, marks=pytest.mark.slow),
+        ("explanation/partitioned-stages.md", ("flax",), (), 1),
+        ("how-to/place.md", ("flax",), (), 3),
+        ("how-to/profile.md", ("flax", "torch", "transformers"), LARGE, 2),
+        ("how-to/python.md", (), (), 4),
+        ("explanation/sharding-agent.md", ("flax", "torch"), (), 2),
+        ("explanation/sharding-cost.md", ("flax",), READING, 3),
+        ("how-to/shard.md", ("flax",), READING, 4),
     ],
 )
 def test_a_page_prints_what_it_says(
@@ -98,7 +98,6 @@ def test_a_page_prints_what_it_says(
     assert ran.outputs == outputs
 
 
-@pytest.mark.slow
 def test_the_lesson_on_one_s_own_model_prints_what_it_says_and_leaves_its_files(folder: Path) -> None:
     """It shows nothing of the rankings: the searches for them stop after a second instead of a minute."""
     for package in ("jax", "matplotlib", "torch"):
@@ -110,7 +109,6 @@ def test_the_lesson_on_one_s_own_model_prints_what_it_says_and_leaves_its_files(
     assert [name for name in files if not Path(name).exists()] == []
 
 
-@pytest.mark.slow
 def test_the_lesson_on_training_ends_with_a_plan_by_its_own_policy(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

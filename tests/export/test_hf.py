@@ -75,7 +75,6 @@ def test_stages_are_those_of_transformers_own_pipeline(layers: int) -> None:
         assert even_layers(layers, stages) == tuple(stop - begin for begin, stop in own)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("draws", counts(20, 60, 1000))
 def test_transformers_takes_random_plans_for_its_llama(draws: int, tmp_path: Path) -> None:
     """Its setter of `tp_plan` validates styles and names; every module that the plan divides gets its rule."""

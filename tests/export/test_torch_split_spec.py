@@ -102,7 +102,6 @@ def model_of(text: str) -> Any:
     return names["make_model"]()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "replicas"),
     [
@@ -124,7 +123,6 @@ def test_the_program_trains_two_stages(schedule: str, replicas: int, tmp_path: P
 LATE = TIED.replace("torch.tanh(block(x))", "mask @ torch.tanh(block(x))")
 
 
-@pytest.mark.slow
 def test_an_input_that_a_later_stage_reads_is_named(tmp_path: Path) -> None:
     """Of torch's own words, "expected non-root _RecvInfo but got root arg at index 1", nobody learns what to do."""
     for text, ends in ((TIED, False), (LATE, True)):
@@ -138,7 +136,6 @@ def test_an_input_that_a_later_stage_reads_is_named(tmp_path: Path) -> None:
             program["require_early_inputs"](cut)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "replicas"), [pytest.param("1f1b", 2, marks=pytest.mark.thorough), ("1f1b-deep", 1)]
 )

@@ -55,7 +55,6 @@ def _profile(document: Document) -> Profile:
     return profile_from_placement(_graph(document))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_DEVICE_MS)
 def test_no_time_of_a_published_graph_is_lost(name: str, shared_data: Path) -> None:
     path = shared_data / "placement_graphs" / f"{name}.json"
@@ -81,7 +80,6 @@ def test_a_layer_graph_is_the_profile_that_it_was_made_from(shared_data: Path) -
     assert ours.W[-1] - theirs.W[-1] == logits_bytes == theirs.stash[-1] - ours.stash[-1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["inference", "training"])
 def test_the_parameters_of_an_operator_graph_are_those_of_the_architecture(kind: str, shared_data: Path) -> None:
     """A BERT of 3 layers: hidden 128, intermediate 4096, 512 positions, 30528 tokens, tied output embedding."""
@@ -98,7 +96,6 @@ def test_the_parameters_of_an_operator_graph_are_those_of_the_architecture(kind:
     assert all("weight" not in layer for layer in profile.layers)  # variables are no instructions
 
 
-@pytest.mark.slow
 def test_backward_nodes_without_forward_classmates_are_counted(shared_data: Path) -> None:
     path = shared_data / "placement_graphs" / "throughput-inputs_OperatorGraphs_bert_l-3_training.json"
     document = json.loads(path.read_text())

@@ -52,7 +52,6 @@ def _reports(draw: st.DrawFn) -> PlanReport:
     return PlanReport(Result(problem, plan, cost, "feasible", proof), {}, 1.0, None, None)
 
 
-@pytest.mark.slow
 @given(report=_reports())
 def test_a_written_plan_is_read_back_with_its_problem(
     report: PlanReport, tmp_path_factory: pytest.TempPathFactory
@@ -297,7 +296,6 @@ def test_a_plan_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_plan(tmp_path / "plan.json", PROFILE, CLUSTER)
 
 
-@pytest.mark.slow
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
     whole = json_text(_good()).encode()
     for length in range(0, len(whole), 5):
@@ -323,7 +321,6 @@ _JUNK = st.recursive(
 )
 
 
-@pytest.mark.slow
 @given(data=st.data())
 def test_junk_in_any_field_is_read_or_refused_but_never_crashes(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -62,7 +62,6 @@ FORMS: dict[str, Callable[[TrainingStep], bytes]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_file_gives_the_same_graph_as_the_traced_function(form: str, mlp: TrainingStep, tmp_path: Path) -> None:
     file = tmp_path / "step"
@@ -78,7 +77,6 @@ def test_a_file_gives_the_same_graph_as_the_traced_function(form: str, mlp: Trai
         assert read.names == traced.names
 
 
-@pytest.mark.slow
 def test_names_are_those_in_xlas_own_text(transformer: TrainingStep) -> None:
     text = lowered(transformer).as_text("hlo")
     entry = text[text.index("\nENTRY") :]
@@ -101,8 +99,6 @@ def test_nothing_is_called_any_more_and_everything_is_made_before_it_is_read(tra
         known += len(op.results)
 
 
-@pytest.mark.slow
-@pytest.mark.slow
 def test_the_module_computes_what_the_function_computes(mlp: TrainingStep) -> None:
     draw = np.random.default_rng(0)
     leaves = [draw.uniform(0.1, 1.0, leaf.shape).astype(leaf.dtype) for leaf in jax.tree.leaves(mlp.arguments)]
@@ -138,7 +134,6 @@ def test_how_a_random_key_may_lie_on_devices_is_no_operation() -> None:
     assert "custom_call" not in {op.opcode for op in trace(step).operations}
 
 
-@pytest.mark.slow
 def test_a_hint_in_a_file_is_the_value_itself(tmp_path: Path) -> None:
     hinted, plain = tmp_path / "hinted.txt", tmp_path / "plain.txt"
     hinted.write_text(DOT.replace('"my_kernel"', '"Sharding", sharding={replicated}'))
@@ -160,7 +155,6 @@ def test_one_op_modules_stand_for_every_operation_once(transformer: TrainingStep
         assert {(op.opcode, op.results) for op in operations} == {(one_op.opcode, one_op.results)}
 
 
-@pytest.mark.slow
 def test_calls_in_hlo_text_are_inlined_under_the_callers_scope_with_names_of_their_own(tmp_path: Path) -> None:
     file = tmp_path / "module_0001.before_optimizations.txt"
     file.write_text(DOT)
@@ -173,7 +167,6 @@ def test_calls_in_hlo_text_are_inlined_under_the_callers_scope_with_names_of_the
     assert [argument.kind for argument in graph.arguments] == ["parameter", "input"]
 
 
-@pytest.mark.slow
 def test_an_unknown_custom_call_is_reported_and_costs_its_bytes_alone(tmp_path: Path) -> None:
     file = tmp_path / "hlo.txt"
     file.write_text(DOT)
@@ -256,7 +249,6 @@ WRONG: dict[str, tuple[Callable[[TrainingStep], bytes], str]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_file_is_refused_in_one_sentence(wrong: str, mlp: TrainingStep, tmp_path: Path) -> None:
     make, message = WRONG[wrong]
@@ -268,7 +260,6 @@ def test_a_wrong_file_is_refused_in_one_sentence(wrong: str, mlp: TrainingStep, 
     assert str(caught.value).startswith(f"{file}: ")
 
 
-@pytest.mark.slow
 def test_what_names_parameters_of_a_module_without_arguments_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(gradient_alone(lambda: jax.grad(energy)(jnp.ones(3))))
@@ -281,7 +272,6 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_module(tmp_path / "nowhere")
 
 
-@pytest.mark.slow
 def test_without_the_extra_the_pip_command_is_named() -> None:
     code = (
         "import sys; sys.modules['jax'] = None\n"

@@ -44,7 +44,6 @@ def stripped(step: TrainingStep, tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.slow
 def test_without_names_parameters_are_what_is_updated_and_takes_part_in_the_model(
     transformer: TrainingStep, tmp_path: Path
 ) -> None:
@@ -52,7 +51,6 @@ def test_without_names_parameters_are_what_is_updated_and_takes_part_in_the_mode
     assert kinds == [argument.kind for argument in trace(transformer).arguments]
 
 
-@pytest.mark.slow
 def test_patterns_decide_before_names_do(mlp: TrainingStep, tmp_path: Path) -> None:
     file = tmp_path / "step.txt"
     text = jax.jit(mlp.function, keep_unused=True).lower(*mlp.arguments).as_text("hlo", debug_info=True)
@@ -62,7 +60,6 @@ def test_patterns_decide_before_names_do(mlp: TrainingStep, tmp_path: Path) -> N
     assert {a.kind for a in arguments if a.name.startswith("params/") and a.name.endswith("bias")} == {"state"}
 
 
-@pytest.mark.slow
 def test_a_pattern_that_matches_nothing_is_refused_with_the_names_there_are(mlp: TrainingStep, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"argument matches weight\*; there are arg0 f32\[16\]"):
         read_module(stripped(mlp, tmp_path), trainable=["weight*"])

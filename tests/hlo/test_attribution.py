@@ -61,7 +61,7 @@ MODELS: dict[str, tuple[Architecture, tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["decoder", pytest.param("convolutions", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["decoder", "convolutions"])
 def test_without_names_products_of_the_backward_pass_are_where_the_names_say(name: str) -> None:
     graph = instruction_graph(trace(training_step("m", *MODELS[name], "float32")))
     named = homes(Liveness(graph))

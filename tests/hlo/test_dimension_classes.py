@@ -32,7 +32,7 @@ TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
     "vgg": (VggConfig(blocks=((4, 1), (6, 2)), width=16, classes=6, image=8), (4,)),
     "resnet": (ResNetConfig(stages=(1, 2), width=4, classes=6, image=32), (4,)),
 }
-CHECKED = ["gpt2", "vgg", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert", "moe", "resnet"))]
+CHECKED = ["gpt2", "vgg", "bert", "moe", "resnet"]
 """The encoder and the decoder of moe have a block of t5 each."""
 SHARDY = RuleSet("shardy", "")
 BLOCKS = [(stack, i) for stack in ("encoder", "decoder") for i in (0, 1)]
@@ -62,7 +62,6 @@ def inserted(module: MlirModule, dims: tuple[int, ...]) -> set[str]:
     return {collective.kind for collective in collectives(module, [(dims, 2)])}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKED, scope="module")
 def test_sharding_one_class_needs_no_resharding(name: str) -> None:
     module, sharding = tiny(name)
@@ -233,7 +232,6 @@ def test_a_rule_set_can_keep_such_an_operation_whole(tmp_path: Path) -> None:
     assert 6 in classes.divisors
 
 
-@pytest.mark.slow
 def test_a_restriction_covers_opcode_phase_and_scope(tmp_path: Path) -> None:
     module, sharding = tiny("t5")
     file = tmp_path / "mine.yaml"

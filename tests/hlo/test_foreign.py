@@ -15,12 +15,10 @@ from automap_models.hlo.foreign import import_content
 ADD = b"HloModule add\n\nENTRY e {\n  p.1 = f32[2] parameter(0)\n  ROOT a.1 = f32[2] add(p.1, p.1)\n}\n"
 
 
-@pytest.mark.slow
 def test_a_child_reads_a_file() -> None:
     assert "stablehlo.add" in str(from_bytecode(import_content(ADD, "hlo", "add")))
 
 
-@pytest.mark.slow
 def test_an_error_names_the_line() -> None:
     with pytest.raises(BadInput, match=r"file: is no HLO text that XLA can read \(was parsing 4:16: error: .*paramter"):
         import_content(ADD.replace(b"parameter", b"paramter"), "hlo", "file")
@@ -33,7 +31,6 @@ def test_a_child_that_takes_too_long_is_ended() -> None:
     assert time.perf_counter() - start < 10
 
 
-@pytest.mark.slow
 def test_the_child_needs_jaxlib_alone() -> None:
     """A process that imports jax takes about a second longer to start."""
     code = "import sys; import automap_models.hlo.flat_module; print('jax' in sys.modules, 'numpy' in sys.modules)"
@@ -41,7 +38,6 @@ def test_the_child_needs_jaxlib_alone() -> None:
     assert done.stdout.split()[0] == "False"
 
 
-@pytest.mark.slow
 def test_calls_that_multiply_without_end_run_into_the_limit() -> None:
     """Thirty computations that call the one before twice: a billion instructions from a file of three kilobytes."""
     computations = ["c0 {\n  p.0 = f32[2] parameter(0)\n  ROOT a.0 = f32[2] add(p.0, p.0)\n}"]

@@ -72,7 +72,6 @@ def fake_clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[OneOp], float
     return run
 
 
-@pytest.mark.slow
 def test_everything_runs_and_the_sums_are_those_of_the_whole_runs(module: MlirModule, graph: InstructionGraph) -> None:
     seen: list[tuple[int, int, str]] = []
     times_s, meta = measure_times(module, repeats=3, warmup=1, progress=lambda *progress: seen.append(progress))
@@ -174,7 +173,6 @@ def test_without_memory_nothing_runs_and_the_roofline_is_left(
     assert sum(meta["not_measured"].values()) == np.count_nonzero(~idle)
 
 
-@pytest.mark.slow
 def test_the_parts_compute_what_jax_computes(module: MlirModule, graph: InstructionGraph) -> None:
     rng = np.random.default_rng(5)
     params = {name: rng.normal(size=size).astype(np.float32) for name, size in (("a", (8, 16)), ("b", (16, 4)))}

@@ -180,7 +180,6 @@ def choices(draw: st.DrawFn) -> tuple[str, list[int], int]:
     return name, chosen, degree
 
 
-@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(choices())
 def test_the_instructions_add_up_to_the_price_of_a_micro_batch(drawn: tuple[str, list[int], int]) -> None:
@@ -360,7 +359,6 @@ def reassociated_bytes(hlo: str) -> float:
     return float(sum(due.values()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "choose"), [(name, _independent) for name in TINY] + [("t5", across_the_heads)])
 def test_xla_all_reduces_as_many_bytes_forward_and_in_all(
     name: str, choose: Callable[[Step], list[int]], tmp_path: Path

@@ -88,7 +88,6 @@ def test_no_forward_instruction_reads_a_later_one(transformer_graph: Instruction
     assert set(graph.phases.tolist()) == {0, 1, 2}
 
 
-@pytest.mark.slow
 def test_rematerialised_forward_work_is_backward(rematerialised: TrainingStep, transformer: TrainingStep) -> None:
     plain, again = (instruction_graph(trace(step)) for step in (transformer, rematerialised))
     for phase, factor in ((Phase.FORWARD, 1.0), (Phase.BACKWARD, 1.2)):

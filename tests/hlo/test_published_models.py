@@ -34,7 +34,6 @@ print(json.dumps([peak, float(graph.value_bytes[: len(parameters)][parameters].s
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_smallest_cut_and_flop(name: str) -> None:
     parameters, width = MODELS[name]
@@ -54,7 +53,6 @@ def smallest_interior_cut(profile: Profile) -> float:
     return float(profile.A[(done > 0.1) & (done < 0.9)].min())
 
 
-@pytest.mark.slow
 def test_t5_11b_is_traced_in_less_than_4_gb() -> None:
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

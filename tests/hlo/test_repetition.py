@@ -52,7 +52,7 @@ LABELS = (2, 8)
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=pytest.mark.thorough if name == "t5" else pytest.mark.slow) for name in FAMILIES],
+    params=FAMILIES,
 )
 def steps(request: pytest.FixtureRequest) -> tuple[Module, Module]:
     """A step that was traced as a whole, and the same with blocks repeated."""
@@ -129,7 +129,6 @@ class WideningModule(nn.Module):
         return nn.Dense(8, name="head")(x)
 
 
-@pytest.mark.slow
 def test_blocks_that_differ_are_not_repeated() -> None:
     stack = BlockStack("block_", 6)
     step = trace(training_step("widening", Widening(stack.traced), LABELS, "float32"))

@@ -94,8 +94,8 @@ def gpt() -> Layer:
     scope="module",
     params=[
         "gpt",
-        pytest.param((128, 2, 48, 3), marks=pytest.mark.slow),
-        pytest.param((48, 12, 20, 1), marks=pytest.mark.slow),
+        (128, 2, 48, 3),
+        (48, 12, 20, 1),
     ],
     ids=str,
 )
@@ -107,7 +107,6 @@ def layer(request: pytest.FixtureRequest, gpt: Layer) -> Layer:
     return layer_of(replace(DROPPING, width=width, heads=heads, positions=tokens), samples, tokens)
 
 
-@pytest.mark.slow
 def test_a_layer_with_dropout_saves_what_korthikanti_et_al_count(layer: Layer) -> None:
     """Equation 1 of arXiv 2205.05198: s·b·h·(34 + 5·a·s/h)."""
     assert layer.sizes.sum() == pytest.approx(layer.unit * (34 + 5 * layer.scores), rel=1e-9)
@@ -133,7 +132,6 @@ def test_an_attention_core_saves_what_selective_recomputation_spares(layer: Laye
     assert layer.sizes[core].sum() == pytest.approx(layer.unit * 5 * layer.scores, rel=1e-9)
 
 
-@pytest.mark.slow
 def test_a_layer_of_bert_saves_as_much() -> None:
     shares = DROPPING.attention_dropout, DROPPING.residual_dropout, DROPPING.embedding_dropout
     sizes = BertConfig(64, 4, 1, attention_dropout=shares[0], residual_dropout=shares[1], embedding_dropout=shares[2])
@@ -141,7 +139,6 @@ def test_a_layer_of_bert_saves_as_much() -> None:
     assert layer.sizes.sum() == pytest.approx(layer.unit * (34 + 5 * layer.scores), rel=1e-9)
 
 
-@pytest.mark.slow
 def test_without_dropout_a_layer_saves_no_masks_and_its_softmax_once() -> None:
     """Equation 1 less two masks of the hidden states, one of the scores, and the scores after dropout."""
     layer = layer_of(SMALL, 2, 32)

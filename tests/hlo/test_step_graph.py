@@ -32,7 +32,6 @@ def graph(instructions: InstructionGraph) -> PlacementGraph:
     return step_graph(instructions, times, 3 * times, {}, link_bytes_per_s=1e9, accelerators=2, accelerator_bytes=1e9)
 
 
-@pytest.mark.slow
 def test_on_one_device_the_step_takes_the_time_of_its_kernels(
     graph: PlacementGraph, instructions: InstructionGraph
 ) -> None:

@@ -229,13 +229,12 @@ def carried(w: Tree, x: Any) -> Any:
 
 
 EXACT = {**{name: pair[0] for name, pair in PAIRS.items() if name != "mixed precision"}, "carried": carried}
-QUICK = ("rematerialised", "a scan in a scan", "carried")
 """One of each sort of loop, for the fast tests: compiling takes a second each."""
 
 
 @pytest.mark.parametrize(
     "run",
-    [pytest.param(run, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, run in EXACT.items()],
+    [pytest.param(run, id=name) for name, run in EXACT.items()],
 )
 def test_the_unrolled_module_computes_the_same_numbers(run: Run) -> None:
     step, (module, _) = stacked(run), traced(stacked, run)
@@ -293,7 +292,6 @@ def test_a_layer_that_two_rounds_use_is_shared() -> None:
     assert {profile.layers[shared.instructions[0]] for shared in profile.shared_parameters} == {"scan_0"}
 
 
-@pytest.mark.slow
 def test_a_file_of_hlo_gives_the_same_arrays_as_the_traced_step(tmp_path: Any) -> None:
     step = stacked(PAIRS["scan"][0])
     text = jax.jit(step.function, keep_unused=True).lower(*step.arguments).as_text(debug_info=True)

@@ -74,7 +74,6 @@ def rows(s: Strategy, schedule: str) -> str:
         return schedule
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("draws", counts(30, 60, 1000))
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_is_exported_is_read_as_it_was_drawn(name: str, draws: int, tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ def test_a_result_says_which_command_printed_it(script: str) -> None:
     assert f"python benchmarks/{script}.py" in (BENCHMARKS / "results" / f"{script}.md").read_text("utf-8")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_benchmark_starts_and_explains_itself(
     script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -55,7 +54,6 @@ def test_a_benchmark_starts_and_explains_itself(
     assert "usage:" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", SMALL)
 def test_a_benchmark_prints_its_table(
     script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -70,7 +68,6 @@ def test_a_benchmark_prints_its_table(
     assert re.search(r"\d", capsys.readouterr().out)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", NEEDS)
 def test_a_benchmark_that_needs_more_than_the_repository_has_says_so_in_one_sentence(
     script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 HEAVY = {"torch", "jax", "lightning", "pytorch_lightning", "tensorboard", "onnxscript"}
 FOR_SOME_ONLY = {"hydra", "omegaconf", "onnxruntime", "matplotlib", "rich", "yaml", "scipy", "numba"}
 LIGHT_LAYERS = {"errors", "core", "cost", "simulate", "formats"}
@@ -38,7 +36,6 @@ def test_importing_the_package_brings_numpy_at_most() -> None:
     assert not top_level_modules("import automap_models") & (HEAVY | FOR_SOME_ONLY)
 
 
-@pytest.mark.slow
 def test_the_layers_below_the_planners_need_none_of_the_extras(module_files: dict[str, Path]) -> None:
     light = [m for m in module_files if len(m.split(".")) > 1 and m.split(".")[1] in LIGHT_LAYERS]
     code = "\n".join(f"import {module}" for module in light if module not in COMPILED)
@@ -49,7 +46,6 @@ def test_the_list_of_planners_imports_none_of_them() -> None:
     assert not top_level_modules("import automap_models.planners.registry") & (HEAVY | FOR_SOME_ONLY)
 
 
-@pytest.mark.slow
 def test_a_whole_plan_needs_neither_torch_nor_onnxruntime_nor_hydra_nor_matplotlib(root: Path) -> None:
     """Help needs no library at all, see test_app."""
     profile = sorted((root / "examples").glob("*.npz"))[0]
@@ -61,7 +57,6 @@ def test_a_whole_plan_needs_neither_torch_nor_onnxruntime_nor_hydra_nor_matplotl
     assert not seen & (HEAVY | {"onnx", "onnxruntime", "hydra", "omegaconf", "matplotlib", "rich"})
 
 
-@pytest.mark.slow
 def test_a_transformer_is_planned_without_jax() -> None:
     """Its layers were traced by JAX, which took most of the time of the command."""
     arguments = ["gpt2", "--gpus", "8xh100", "--for", "megatron", "--budget", "0.5", "--json"]

@@ -120,7 +120,6 @@ def programs(root: Path, sources: list[Path]) -> list[Path]:
     return [path for path in sources if path.relative_to(root).parts[0] not in ("tests", "examples", "docs")]
 
 
-@pytest.mark.slow
 def test_nothing_is_named_as_it_once_was(root: Path, sources: list[Path]) -> None:
     wrong = [
         f"{path.relative_to(root)}:{line}: `{name}`; it is called {INSTEAD[name.strip('_')]}"

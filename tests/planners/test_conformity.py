@@ -366,7 +366,6 @@ def test_a_batch_is_as_good_as_single_calls(kind: str, name: str) -> None:
             assert values[0] == pytest.approx(values[1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
 @pytest.mark.parametrize(("kind", "name"), PLANNERS_OF_ALL_KINDS)
 def test_deadlines_hold_within_twice_the_time(kind: str, name: str, seconds: float) -> None:

@@ -54,7 +54,6 @@ def answer(certify_s: float) -> tuple[StagedPlan, float, tuple[str, ...]]:
     return report.plan, report.result.bound.value, report.result.notes
 
 
-@pytest.mark.slow
 def test_a_stopped_search_gives_the_same_answer_on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = answer(0.4)
     assert answer(0.4 / FASTER) != usual  # less work comes to something else

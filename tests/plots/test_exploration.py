@@ -21,7 +21,6 @@ def exploration():
     return am.plan(PROFILE, "A", max_stages=2, budget=0.5, memory=1.05 * largest).exploration
 
 
-@pytest.mark.slow
 def test_the_legend_of_the_plans_lies_inside_the_picture(exploration) -> None:
     figure = draw_candidates(exploration)
     figure.draw_without_rendering()

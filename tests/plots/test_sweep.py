@@ -26,7 +26,6 @@ def row(stages: int, micro_batches: int, step_s: float) -> Any:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("shortest", "longest"), [(0.12, 0.9), (0.076, 0.89), (1.1, 9.5), (0.003, 40.0)])
 def test_a_logarithmic_axis_has_several_numbers(shortest: float, longest: float) -> None:
     """Between 0.12 and 0.9 s there was none, between 76 and 890 ms one."""

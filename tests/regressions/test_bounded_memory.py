@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
@@ -30,7 +29,6 @@ def test_pipelines_of_very_many_stages_come_of_dividing_stages_and_of_no_table()
         assert len(Moves(problem).constructed()) == count
 
 
-@pytest.mark.slow
 def test_a_plan_for_512_devices_fits_four_gigabytes(tmp_path: Path) -> None:
     (tmp_path / "large.yaml").write_text(CLUSTER, encoding="utf-8")
     code = "import sys; from automap_models.infer.app import infer; sys.exit(infer())"

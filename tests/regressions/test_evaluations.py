@@ -20,7 +20,6 @@ BERT = Path(__file__).resolve().parents[2] / "examples" / "bert48_v100.npz"
 BRIEF = ("--certify-budget", "20", "--refine-budget", "20")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [BRIEF, ("--stages", "auto", *BRIEF), ("--planner", "exact"), ("--planner", "uniform")]
 )

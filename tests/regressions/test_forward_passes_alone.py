@@ -50,12 +50,10 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_everything_is_forward(file: Path) -> None:
     assert not instruction_graph(read_module(file)).phases.any()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["throughput", "latency", "step"])
 def test_devices_hold_the_weights(objective: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planner = ["--planner", "m-etf"] if objective == "step" else ["--planner", "local-search"]
@@ -66,7 +64,6 @@ def test_devices_hold_the_weights(objective: str, file: Path, capsys: pytest.Cap
     assert WEIGHTS[file.name] <= held < 1.6 * WEIGHTS[file.name]
 
 
-@pytest.mark.slow
 def test_a_profile_of_one_is_refused_with_what_is_missing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.profile([str(file), "--show"]) == 2
     assert "has no backward pass" in capsys.readouterr().err

@@ -106,7 +106,6 @@ def test_a_profile_is_read_more_than_once_and_comes_through_no_pipe() -> None:
     os.close(reading)
 
 
-@pytest.mark.slow
 def test_an_hlo_file_larger_than_the_memory() -> None:
     pytest.importorskip("jax")
     with Path("huge.hlo").open("wb") as file:

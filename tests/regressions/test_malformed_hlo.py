@@ -63,7 +63,6 @@ MALFORMED = {
 }
 
 
-@pytest.mark.slow
 def test_the_command_says_one_sentence_and_exits_with_2(tmp_path: Path) -> None:
     file = tmp_path / "step.txt"
     file.write_text(_without_a_root())
@@ -75,7 +74,6 @@ def test_the_command_says_one_sentence_and_exits_with_2(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step.txt"]
 
 
-@pytest.mark.slow
 def test_a_good_file_is_read_after_a_malformed_one(tmp_path: Path) -> None:
     file = tmp_path / "step.txt"
     for make in MALFORMED.values():

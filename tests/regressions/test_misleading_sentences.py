@@ -58,7 +58,6 @@ def make_forward(batch=4):
 """
 
 
-@pytest.mark.slow
 def test_a_custom_call_of_no_stated_version_is_valid_hlo(tmp_path: Path) -> None:
     """XLA and torch-xla print the words; "check that the file is whole and not edited by hand" was the answer."""
     path = tmp_path / "step.hlo"

@@ -79,25 +79,9 @@ def _work(model: str, precision: Precision) -> ModelWork:
     return read_model_work(model, sequence=SEQUENCE, dtype=DTYPES[precision])
 
 
-FAST = ("gpt2_medium", "fp32")
-SLOW = {
-    **{"gpt2_medium": "bf16", "bert_large": "bf16", "t5_base": "fp32", "llama3_8b": "fp32"},
-}
-"""A model of each kind, GPT's in both precisions; all others by hand: tracing is what takes time."""
+CASES = [(model, precision) for model in MODELS for precision in DTYPES]
 
 
-def _case(model: str, precision: Precision) -> object:
-    if (model, precision) == FAST:
-        return pytest.param(model, precision)
-    return pytest.param(
-        model, precision, marks=pytest.mark.slow if SLOW.get(model) == precision else pytest.mark.thorough
-    )
-
-
-CASES = [_case(model, precision) for model in MODELS for precision in DTYPES]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("device", ["v100", "a100", "h100"])
 @pytest.mark.parametrize(("model", "precision"), CASES)
 def test_kernels_take_as_long_by_the_graph_as_by_the_layers(model: str, device: str, precision: Precision) -> None:
@@ -110,7 +94,7 @@ def test_kernels_take_as_long_by_the_graph_as_by_the_layers(model: str, device: 
 
 
 @pytest.mark.parametrize("samples", [1, 32])
-@pytest.mark.parametrize(("model", "precision"), [_case(model, "fp32") for model in MODELS])
+@pytest.mark.parametrize(("model", "precision"), [(model, "fp32") for model in MODELS])
 def test_another_micro_batch_takes_what_it_takes_when_it_is_traced_itself(
     model: str, precision: Precision, samples: int
 ) -> None:
@@ -198,7 +182,6 @@ def test_zero_and_recomputation_of_a_profile_cost_what_they_cost_of_the_model(
     assert (recompute == "full") == (held.temporary > 0.02 * held.activations)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tp", [2, 4])
 @pytest.mark.parametrize("topo", CLUSTERS)
 @pytest.mark.parametrize(("model", "precision"), CASES)

@@ -20,7 +20,7 @@ FOLDERS = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME
 SOURCES = ("automap_models", "datagen", "train", "infer", "benchmarks", "tests")
 
 
-@pytest.mark.parametrize("xdg", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("xdg", [False, True])
 def test_planning_with_the_policy_writes_nothing_into_an_empty_home(xdg: bool, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -39,7 +39,6 @@ def layered(nodes: int, seed: int) -> PlacementProblem:
     return PlacementProblem.create(graph, objective="latency")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("planner", ["milp", "local-search"])
 def test_no_deadline_means_so_much_work_whatever_the_clock_says(planner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the second run the clock goes a thousand times as fast: as if the machine did something else all the time."""

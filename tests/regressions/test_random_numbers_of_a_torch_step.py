@@ -31,7 +31,6 @@ class LanguageModel(torch.nn.Module):
         return self.recurrent(self.embedding(tokens))[0].square().mean()
 
 
-@pytest.mark.slow
 def test_a_recurrent_network_with_dropout_has_a_batch_dimension_and_exports_in_silence() -> None:
     from automap_models.torch_export.step import step_module
 

@@ -118,7 +118,6 @@ def test_the_largest_legal_numbers_are_planned_or_do_not_fit(array: str, planner
     assert plan is None or plan.check_valid(problem) == (True, "")
 
 
-@pytest.mark.slow
 def test_an_archive_that_unpacks_to_gigabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
     """60 million zeros are 60 kB in a file and were 3.5 GB in memory."""
     with zipfile.ZipFile(tmp_path / "p.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:

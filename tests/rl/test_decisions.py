@@ -106,7 +106,6 @@ def test_sums_stop_before_an_exploratory_action() -> None:
     assert returns(reward, 0.5).tolist() == [[4.0, 6.0, 8.0, 8.0]]
 
 
-@pytest.mark.slow
 def test_the_values_of_a_fixed_policy_are_learned(random_sharding_problem: Callable[..., ShardingProblem]) -> None:
     """γ 0 leaves the immediate reward, which the network can learn to a few per cent on a small problem."""
     torch.manual_seed(0)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from copy import deepcopy
 
 import numpy as np
-import pytest
 import torch
 
 from automap_models.core.staged import StagedProblem
@@ -23,7 +22,6 @@ from automap_models.rl.replay import PrioritisedReplay
 MAX_STAGES, BRANCHES = 4, 6
 
 
-@pytest.mark.slow
 def test_a_few_hundred_iterations_come_close_to_the_optima(random_problems: Callable[..., list[StagedProblem]]) -> None:
     """From the plans that look worst to 0.95 of the optimum on average."""
     records = random_problems(2, 12, 16, stages=(3, MAX_STAGES), memory=(3.0, 20.0))

@@ -106,7 +106,6 @@ def test_the_flags_of_a_users_own_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["XLA_FLAGS"] == "--xla_dump_to=x"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "kind", "match"),
     [
@@ -125,7 +124,6 @@ def test_an_error_of_the_process_is_one_of_this(
     assert details.get(model, "") in getattr(caught.value, "details", "")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_the_process_does_not_outlive_the_command_however_it_ends(
@@ -151,7 +149,6 @@ def test_the_process_does_not_outlive_the_command_however_it_ends(
     assert gone([int(pid.read_text())])
 
 
-@pytest.mark.slow
 def test_a_plan_from_profile_to_trace(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,8 +181,8 @@ def test_a_plan_from_profile_to_trace(
 @pytest.mark.parametrize(
     ("model", "plan"),
     [
-        pytest.param("gpt", "1-2-1", marks=pytest.mark.slow),
-        pytest.param("t5", "hybrid 2x2", marks=pytest.mark.slow),
+        ("gpt", "1-2-1"),
+        ("t5", "hybrid 2x2"),
         pytest.param("resnet", "2-2", marks=pytest.mark.thorough),
     ],
 )

@@ -69,7 +69,6 @@ def test_every_gradient_is_added_up_where_its_samples_are(
     assert set(parts[0].totals) == set(traced.gradients.values())
 
 
-@pytest.mark.slow
 def test_the_replicas_totals_come_to_the_gradients(
     traced: TracedStep, parts: tuple[LocalSums, StepClasses, frozenset[int]]
 ) -> None:

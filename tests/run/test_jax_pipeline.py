@@ -127,10 +127,10 @@ def layout(traced: TracedStep, stages: int, schedule: str, virtual: int = 1) -> 
     ("stages", "schedule", "virtual", "measure"),
     [
         (2, "zb-h1", 1, True),
-        pytest.param(1, "1f1b", 1, False, marks=pytest.mark.slow),
-        pytest.param(3, "gpipe", 1, True, marks=pytest.mark.slow),
-        pytest.param(2, "1f1b", 1, False, marks=pytest.mark.slow),
-        pytest.param(3, "interleaved", 3, False, marks=pytest.mark.slow),
+        (1, "1f1b", 1, False),
+        (3, "gpipe", 1, True),
+        (2, "1f1b", 1, False),
+        (3, "interleaved", 3, False),
     ],
 )
 def test_a_plan_trains_as_the_step_itself(
@@ -178,7 +178,6 @@ def test_a_measured_step_has_every_pass_of_the_schedule_once(
             assert ends["B", 1, one.micro_batch] <= one.start_s
 
 
-@pytest.mark.slow
 def test_training_goes_on_under_another_plan(
     traced: TracedStep, arguments: list[Any], batches: list[list[Any]], right: Right
 ) -> None:
@@ -240,7 +239,6 @@ def test_the_plan_of_another_model_is_refused(traced: TracedStep) -> None:
         require_model(dataclasses.replace(own, stages=(renamed, own.stages[1])), traced, source)
 
 
-@pytest.mark.slow
 def test_a_deep_model_is_told_by_its_repeated_blocks(tmp_path: Path) -> None:
     """Its profile is made of a few blocks, and names instructions in another way than the whole trace."""
     pytest.importorskip("flax")

@@ -60,7 +60,6 @@ def run_on_devices() -> None:
     print(json.dumps(answers))
 
 
-@pytest.mark.slow
 def test_operations_on_eight_devices_give_the_steps_loss_gradients_and_next_values() -> None:
     flags = f"--xla_force_host_platform_device_count={DEVICES}"
     folder = str(Path(__file__).parent)

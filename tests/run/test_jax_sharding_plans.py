@@ -64,7 +64,6 @@ def run(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [("opp", "--mesh", "data=2,model=2"), ("opp", "--mesh", "4", "--objective", "count"), ("adp", "--mesh", "4")],
@@ -84,7 +83,6 @@ def test_a_plan_of_either_kind_or_both_trains_as_one_process_and_reduces_what_it
     assert ("nothing is predicted" in printed) == ("count" in arguments)
 
 
-@pytest.mark.slow
 def test_another_model_and_zero_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     search("opp", "--mesh", "4")
 

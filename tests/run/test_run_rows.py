@@ -98,7 +98,6 @@ def test_calibrate_says_why_a_run_has_no_row(source: Source, tmp_path: Path) -> 
         read_measured_steps(path)
 
 
-@pytest.mark.slow
 def test_a_run_on_cpus_is_fitted_beside_a_row_by_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

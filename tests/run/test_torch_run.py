@@ -88,13 +88,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 
 
 def pairs(*names: str) -> list[Any]:
-    """Models and plans: all of a model that shares weights, each of one of the two others, the rest by hand."""
-    slow = {"encoder": {"1-1", "2-2"}, "convolutions": {"1", "1-2-1", "2-1", "1-3", "3-2", "1-1-1-1"}}
-    return [
-        pytest.param(model, name, marks=pytest.mark.slow if name in slow.get(model, names) else pytest.mark.thorough)
-        for model in pipelines.WITHOUT_DRAWS
-        for name in names
-    ]
+    """Each model with each of these plans."""
+    return [(model, name) for model in pipelines.WITHOUT_DRAWS for name in names]
 
 
 def plan_of(model: str, name: str, micro_batches: int = 4) -> Plan:
@@ -167,13 +162,11 @@ def test_replicas_that_share_parameters_train_as_one_process_does(
         assert trained.local_share == 1.0 if devices[0] == 1 else trained.local_share < 0.7
 
 
-@pytest.mark.slow
 def test_replicas_that_share_their_weights_pass_the_check(runs: Runner) -> None:
     """The head is the embedding, of the first and the last stage: their replicas share it, too."""
     require_agreement(runs("decoder", plan_of("decoder", "2-2", 2), zero=3), trainable("decoder"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "executor"), [("2-2", None), ("1-1", "automap")])
 def test_noise_whole_inputs_and_a_loss_in_float64_pass_the_check(name: str, executor: Any, runs: Runner) -> None:
     """A mask was cut into micro-batches where its size was that of the batch; noise by other operators than dropout and
@@ -183,7 +176,6 @@ def test_noise_whole_inputs_and_a_loss_in_float64_pass_the_check(name: str, exec
     require_agreement(outcome, trainable("noisy"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("executor", [None, "automap"])
 @pytest.mark.parametrize("name", ["2-2", "1-1-1-1"])
 def test_masks_of_dropout_are_those_of_one_process(name: str, executor: Any, runs: Runner) -> None:
@@ -192,20 +184,17 @@ def test_masks_of_dropout_are_those_of_one_process(name: str, executor: Any, run
     require_agreement(outcome, trainable("encoder"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("executor", [None, "automap"])
 def test_batch_statistics_are_those_of_a_replica(executor: Any, runs: Runner) -> None:
     """Batch normalisation takes the samples of one replica together; one process takes them apart alike."""
     require_agreement(runs("convolutions", plan_of("convolutions", "2-2"), executor=executor), 20)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("model", "name"), [("gpt2", "2-2"), ("t5", "1-2-1")])
 def test_models_of_hugging_face_run_as_they_are(model: str, name: str, runs: Runner) -> None:
     require_agreement(runs(model, plan_of(model, name, 2)), trainable(model))
 
 
-@pytest.mark.slow
 def test_one_replica_two_and_one_give_the_losses_and_gradients_of_one_process(runs: Runner) -> None:
     outcome = runs("decoder", plan_of("decoder", "1-2-1", 2))
     assert outcome.executor == "automap"
@@ -214,7 +203,6 @@ def test_one_replica_two_and_one_give_the_losses_and_gradients_of_one_process(ru
     assert {("F", 1, 0), ("F", 1, 1), ("B", 2, 0), ("U", 0, 0)} <= kinds
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("zero", [0, 3])
 def test_a_state_is_the_whole_models_and_goes_on_under_another_plan(
     zero: int, runs: Runner, tmp_path_factory: pytest.TempPathFactory

@@ -41,7 +41,6 @@ def start(tmp_path: Path, how: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("how", "ending", "details"),
@@ -80,7 +79,6 @@ def test_a_server_that_ends_while_it_imports_is_one_sentence(tmp_path: Path) -> 
     assert done.stdout.startswith("process 0: the server that starts it has ended"), done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_no_worker_outlives_the_command_however_it_ends(tmp_path: Path, sent: signal.Signals) -> None:

@@ -96,7 +96,6 @@ def test_a_schedule_of_too_many_passes_is_not_drawn(ask: Ask) -> None:
     assert (status, refusal["what"]) == (422, "131,072 passes are too many to draw")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"vp": 2}, {"pp": 4, "zero": 3, "runtime": "fsdp"}, {"runtime": "megatron"}])
 def test_a_value_has_a_reason_where_its_price_is_refused(ask: Ask, fields: dict[str, Any]) -> None:
     choices = ask("choices", **fields)[1]
@@ -190,7 +189,6 @@ def events(text: str) -> list[tuple[str, dict[str, Any]]]:
     return [(kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for kind, data in parts]
 
 
-@pytest.mark.slow
 def test_the_best_is_that_of_am_plan(client: TestClient, config: str) -> None:
     """Other fields of the question are where the search begins from, and not fixed."""
     *news, (kind, best) = events(client.post("/api/search", json=QUESTION).text)
@@ -201,7 +199,6 @@ def test_the_best_is_that_of_am_plan(client: TestClient, config: str) -> None:
     assert best["strategy"]["tp"] != 2
 
 
-@pytest.mark.slow
 def test_the_best_for_a_program_is_one_that_it_runs(client: TestClient) -> None:
     """Without Megatron's limits the search answers with ZeRO-2, which Megatron has not, and the price is refused."""
     question = {"model": "llama3-8b", "cluster": "8xh100", "sequence": 2048, "global_batch": 32, "runtime": "megatron"}

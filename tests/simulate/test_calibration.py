@@ -52,7 +52,6 @@ def measured(noise: float, seed: int) -> list[Observation]:
     return [replace(o, parts_s=np.array([s])) for o, s in zip(observations, seconds, strict=True)]
 
 
-@pytest.mark.slow
 def test_steps_priced_with_known_constants_give_them_back() -> None:
     """In spite of noise and an outlier; those that steps say less of are nearer to the truth than the usual ones."""
     first, *others = measured(0.02, 0)
@@ -66,7 +65,6 @@ def test_steps_priced_with_known_constants_give_them_back() -> None:
     assert np.median(errors) < 0.03
 
 
-@pytest.mark.slow  # automap-calibrate leaves sources out in the fast tests
 def test_a_source_that_is_left_out_is_predicted_by_the_others() -> None:
     observations = measured(0.02, 0)
     validated = errors_by_source(
@@ -91,7 +89,6 @@ def test_without_steps_there_is_nothing_to_fit() -> None:
         fit_constants(MeasuredKind([], DEVICE))
 
 
-@pytest.mark.slow
 def test_devices_that_have_constants_in_common_are_fitted_together() -> None:
     """Half of the steps are on an A100 with 40 GB, whose memory is slower."""
     both = (*DEVICE, read_device("a100-40"))
@@ -142,7 +139,6 @@ def profiled(noise: float = 0.0, sizes_of: list[tuple[int, int, bool]] = PROFILE
     return observations
 
 
-@pytest.mark.slow
 def test_profiles_priced_with_known_constants_give_them_back() -> None:
     """Or others that price models of other sizes nearly alike. Those of links and of overlap stay as the device's."""
     own = replace(USUAL, intra_efficiency=0.9, inter_efficiency=0.8, overlap=0.7)
@@ -156,7 +152,6 @@ def test_profiles_priced_with_known_constants_give_them_back() -> None:
         assert np.abs(prices / [o.parts_s.sum() for o in observations] - 1).max() < 0.04
 
 
-@pytest.mark.slow
 def test_a_profile_that_is_left_out_is_predicted_by_the_others() -> None:
     observations = profiled(0.02)
     predicted = left_out_s(MeasuredKind(observations, DEVICE), asdict(USUAL), asdict(USUAL))

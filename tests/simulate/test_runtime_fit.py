@@ -43,7 +43,6 @@ TENSOR = [{"micro_batch": 1, "tp": 8}, {"micro_batch": 4, "tp": 4}]
 DATA = [{"micro_batch": 1, "dp": 32}, {"micro_batch": 1, "dp": 64}]
 
 
-@pytest.mark.slow
 def test_steps_priced_with_known_numbers_give_them_back() -> None:
     """With noise of 1 %, within what it moves."""
     best = fit_resolved(measured(ALONE + TENSOR + DATA, 0.01), USUAL, pull=1e-3)
@@ -51,14 +50,12 @@ def test_steps_priced_with_known_numbers_give_them_back() -> None:
         assert best.values[name] == pytest.approx(value, abs=0.1), name
 
 
-@pytest.mark.slow
 def test_a_pull_holds_numbers_where_they_were() -> None:
     kind, usual = measured(ALONE + TENSOR), {name: USUAL[name] for name in TRUE}
     strong, weak = (fit(kind, usual, usual, pull).values["tensor_overlap"] for pull in (100.0, 1e-3))
     assert USUAL["tensor_overlap"] <= strong < 0.05 < weak
 
 
-@pytest.mark.slow
 def test_steps_without_tensor_parallelism_tell_nothing_of_its_overlap() -> None:
     """Nor does one device of gradients, or a dense model of experts; numbers that are not told of are not fitted."""
     best = fit_resolved(measured(ALONE), USUAL)
@@ -91,7 +88,6 @@ def test_seconds_of_the_host_are_met_where_the_file_has_none() -> None:
     assert best.values["host_s"] == pytest.approx(40e-6, rel=0.1)
 
 
-@pytest.mark.slow
 def test_steps_that_are_left_out_are_predicted_by_the_others() -> None:
     kind = measured(TENSOR + DATA, 0.01)
     values = {name: USUAL[name] for name in TRUE}

@@ -26,7 +26,6 @@ def measured(builders: dict[str, Callable[..., tuple[Any, dict[str, Any]]]]) -> 
     return measure_module(model, kwargs=kwargs, repeats=3, warmup=1)
 
 
-@pytest.mark.slow
 def test_a_measured_profile_differs_from_the_computed_one_in_its_times_only(
     measured: Profile, profiled: Callable[[str], tuple[Any, Profile]]
 ) -> None:
@@ -164,7 +163,6 @@ class Waits(Small):
         return super().forward(x)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_what_one_thread_waits_for_others_does_not_count() -> None:
     """Wall times on a busy machine, medians apart, once made the parts two thirds of the whole."""

@@ -57,7 +57,6 @@ def check_cut(model: nn.Module, kwargs: dict[str, Any], profile: Profile, cut: i
     assert sent_bytes(pipe.split_gm, kwargs) == profile.A[cut]
 
 
-@pytest.mark.slow
 def test_a_plan_of_gpt2_is_a_pipeline(builders: Builders, with_values: Filler, profiled: Profiled) -> None:
     _, profile = profiled("gpt2")
     problem = StagedProblem(profile, Cluster(2, 1, intra=1e12, inter=1e12, memory=1e12), stages=2, micro_batches=4)
@@ -65,7 +64,6 @@ def test_a_plan_of_gpt2_is_a_pipeline(builders: Builders, with_values: Filler, p
     check_cut(*with_values(*builders["gpt2"]()), profile, plan.cuts[0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", ["gpt2", "bert", "t5"])
 def test_instructions_end_at_split_points_and_A_is_what_is_sent_there(
     key: str, builders: Builders, with_values: Filler, profiled: Profiled

@@ -132,7 +132,7 @@ def test_profiling_twice_gives_the_same_profile(unit_device: Device) -> None:
     assert (one.names, one.layers, one.meta) == (other.names, other.layers, other.meta)
 
 
-@pytest.mark.parametrize("key", ["gpt2", pytest.param("t5", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("key", ["gpt2", "t5"])
 def test_flop_are_those_of_flop_counter_mode_running_the_model_itself(
     key: str, builders: Builders, unit_device: Device, with_values: Callable[..., Any]
 ) -> None:
@@ -148,7 +148,6 @@ def test_flop_are_those_of_flop_counter_mode_running_the_model_itself(
     assert profile.C.sum() == forward + profile.meta["backward_flop"] == counter.get_total_flops()
 
 
-@pytest.mark.slow
 def test_attention_runs_as_one_kernel_that_computes_the_scores_again_in_the_backward_pass(
     builders: Builders, profiled: Profiled, unit_device: Device
 ) -> None:
@@ -162,14 +161,13 @@ def test_attention_runs_as_one_kernel_that_computes_the_scores_again_in_the_back
     assert fused.stash.sum() < written_out.stash.sum() - probabilities
 
 
-@pytest.mark.parametrize("key", ["bert", "gpt2", pytest.param("t5", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("key", ["bert", "gpt2", "t5"])
 def test_every_parameter_is_counted_once(key: str, profiled: Profiled) -> None:
     model, profile = profiled(key)
     assert profile.W.sum() == F32 * sum(parameter.numel() for parameter in model.parameters())
     assert profile.meta["unused_parameters"] == []
 
 
-@pytest.mark.slow
 def test_tied_embeddings_count_once_and_are_reported(profiled: Profiled) -> None:
     profile = profiled("t5")[1]
     (shared,) = profile.shared_parameters
@@ -303,7 +301,6 @@ PUBLISHED = {  # arXiv 1810.04805 says 340 M with heads left out; the exact numb
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", list(PUBLISHED))
 def test_released_models_have_their_published_number_of_parameters(key: str, builders: Builders) -> None:
     large = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
@@ -396,7 +393,6 @@ def test_what_torch_export_refuses_is_told_in_its_own_words(builders: Builders, 
         profile_module(model, kwargs={**kwargs, "use_cache": True}, device=unit_device)
 
 
-@pytest.mark.slow
 def test_a_model_that_keeps_a_cache_for_generation_is_profiled_without_it(
     builders: Builders, unit_device: Device, profiled: Profiled
 ) -> None:
@@ -458,14 +454,13 @@ def blocks(samples: int) -> Profile:
     return profile_module(Blocks(), inputs, device=read_device("v100"))
 
 
-@pytest.mark.parametrize(("traced", "samples"), [(8, 2), (2, 16), pytest.param(256, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("traced", "samples"), [(8, 2), (2, 16), (256, 1)])
 def test_another_micro_batch_takes_what_it_takes_when_it_is_traced_itself(traced: int, samples: int) -> None:
     scaled, own = rescaled(blocks(traced), samples), blocks(samples)
     assert scaled.C.sum() == pytest.approx(own.C.sum(), rel=1e-9)
     assert scaled.C_fwd.sum() == pytest.approx(own.C_fwd.sum(), rel=1e-9)
 
 
-@pytest.mark.slow
 def test_replicas_gain_what_the_clock_says() -> None:
     """t(N) / t(⌈N/d⌉), which is far from d where kernels are small."""
     problem = StagedProblem(blocks(4), Cluster(1, 4, 1e9, 1e9, 1e9), 1, 4, schedule="1f1b")

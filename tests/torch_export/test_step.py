@@ -104,7 +104,6 @@ def linear_weights(classes: ShardingClasses, names: Mapping[str, str]) -> set[st
     return {names[v.name] for v in classes.variables if v.name.endswith("/kernel") and names[v.name]}
 
 
-@pytest.mark.slow
 def test_the_classes_of_dimensions_are_the_same(in_jax: Traced, in_torch: Traced) -> None:
     names = {v.name: torch_name(v.name) for v in in_jax.classes.variables}
     expected = named_classes(in_jax.classes, names, linear_weights(in_jax.classes, names))
@@ -207,7 +206,6 @@ def test_the_phases_that_the_marks_and_the_dataflow_tell_are_those_that_ran(in_t
     assert names.tolist() == ran
 
 
-@pytest.mark.slow
 def test_fused_attention_has_the_same_classes_of_parameters(in_torch: Traced) -> None:
     model, inputs = gpt2(**SIZES, batch=BATCH, sequence=SEQUENCE, attention=FusedAttention)
     fused = Traced.from_module(step_module(model, (), inputs, name="gpt2"))
@@ -248,7 +246,7 @@ def test_blocks_end_where_the_modules_do(in_torch: Traced) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", pytest.param("t5", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
 def test_models_of_transformers_have_a_rule_for_every_operator_and_a_batch(
     name: str, builders: Mapping[str, Callable[[], Any]]
 ) -> None:
@@ -277,7 +275,6 @@ class Inverted(nn.Module):
         return self.after(torch.linalg.inv(self.before(x))).square().mean()
 
 
-@pytest.mark.slow
 def test_a_model_that_sorts_its_tokens_by_expert_is_planned_with_data_parallelism_and_stages() -> None:
     """Mixtral: no input dimension propagates past the sort over all tokens, but replicas sort their own samples."""
     transformers = pytest.importorskip("transformers")
@@ -403,7 +400,6 @@ class Vgg19(nn.Module):
         return nn.functional.cross_entropy(self.predictions(hidden), labels)
 
 
-@pytest.mark.slow
 def test_convolutions_cost_what_they_cost_in_jax() -> None:
     """FLOP as XLA counts them, without the padding."""
     with torch.device("meta"):

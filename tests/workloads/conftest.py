@@ -20,13 +20,10 @@ TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
 }
 
 
-DEAR = ("moe", "resnet")
 """Tested in the slow tests."""
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=pytest.mark.slow if name in DEAR else ()) for name in TINY], scope="module"
-)
+@pytest.fixture(params=TINY, scope="module")
 def tiny(request: pytest.FixtureRequest) -> tuple[Architecture, tuple[int, ...]]:
     """Sizes of a model, and the shape of its labels; tests of one model run in a row and share what they have built."""
     return TINY[request.param]

@@ -210,7 +210,6 @@ def _t5_inputs() -> tuple[dict[str, Any], dict[str, Any]]:
     return {"ids": ids, "decoder_ids": decoder_ids}, {name: torch.tensor(array) for name, array in theirs.items()}
 
 
-@pytest.mark.slow
 def test_t5() -> None:
     architecture = T5Config(
         width=16, heads=2, head_width=6, feed_forward=24, layers=2, vocabulary=VOCABULARY, buckets=8, max_distance=9
@@ -231,7 +230,6 @@ def test_t5() -> None:
     _compare(architecture, _params(weights, architecture, (BATCH, SEQUENCE)), ours, model(**theirs), _labels())
 
 
-@pytest.mark.slow
 def test_switch_transformer_with_experts_that_overflow() -> None:
     architecture = T5Config(
         width=16, heads=2, head_width=6, feed_forward=24, layers=2, vocabulary=VOCABULARY, experts=4
@@ -258,7 +256,6 @@ def test_switch_transformer_with_experts_that_overflow() -> None:
     _compare(architecture, _params(weights, architecture, (BATCH, SEQUENCE)), ours, model(**theirs), _labels())
 
 
-@pytest.mark.slow
 def test_bert() -> None:
     architecture = BertConfig(width=16, heads=2, layers=2, vocabulary=VOCABULARY, positions=12)
     config = hf.BertConfig(
@@ -321,12 +318,9 @@ def _taken_apart(weights: Weights, config: Any) -> Weights:
 
 DECODERS = ("bloom", "deepseek_v3", "gemma2", "gemma3_text", "gpt_neox", "llama", "mistral", "mixtral", "olmo2", "phi3")
 DECODERS += ("qwen2", "qwen3", "qwen3_moe", "stablelm", "starcoder2")
-FAST = "mixtral"
 
 
-@pytest.mark.parametrize(
-    "model_type", [name if name == FAST else pytest.param(name, marks=pytest.mark.slow) for name in DECODERS]
-)
+@pytest.mark.parametrize("model_type", DECODERS)
 def test_decoders_of_a_config_json(model_type: str, tmp_path: Path) -> None:
     config = configuration(model_type)
     model = _randomised(model_of(config)).eval()
@@ -340,7 +334,6 @@ def test_decoders_of_a_config_json(model_type: str, tmp_path: Path) -> None:
     _compare(architecture, params, {"ids": ids}, expected, following)
 
 
-@pytest.mark.slow
 def test_a_gated_t5_with_fewer_layers_in_the_decoder(tmp_path: Path) -> None:
     config = configuration("t5", tie_word_embeddings=False)
     model = model_of(config)
@@ -352,7 +345,6 @@ def test_a_gated_t5_with_fewer_layers_in_the_decoder(tmp_path: Path) -> None:
     _compare(architecture, _params(weights, architecture, (BATCH, SEQUENCE)), ours, model(**theirs), _labels())
 
 
-@pytest.mark.slow
 def test_resnet_in_training_and_the_means_it_keeps() -> None:
     architecture = ResNetConfig(stages=(1, 2), width=4, classes=5, image=32)
     config = hf.ResNetConfig(embedding_size=4, hidden_sizes=[16, 32], depths=[1, 2], num_labels=5)
@@ -376,7 +368,6 @@ def _from_one(name: str) -> str:
     return re.sub(r"(?<=stage)\d+|(?<=_block)\d+|(?<=\d/conv)\d", lambda number: str(int(number[0]) + 1), name)
 
 
-@pytest.mark.slow
 def test_vgg() -> None:
     architecture = VggConfig(blocks=((4, 1), (6, 2)), width=16, classes=5, image=8)
     random = np.random.default_rng(2)
@@ -398,7 +389,6 @@ def test_vgg() -> None:
     np.testing.assert_allclose(logits, x, rtol=1e-4, atol=1e-4 * np.abs(x).max())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_relative_positions_fall_into_t5s_buckets(bidirectional: bool) -> None:
     from transformers.models.t5.modeling_t5 import T5Attention

@@ -205,7 +205,6 @@ def test_gpt3_has_the_parameters_of_a_formula() -> None:
     assert count == pytest.approx(175.0e9, rel=0.003)
 
 
-@pytest.mark.slow
 def test_the_matrix_products_have_the_floating_point_operations_that_torch_counts(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
@@ -239,7 +238,6 @@ def test_a_config_of_another_name_is_told_by_its_model_type(tmp_path: Path) -> N
     assert not is_config(path)
 
 
-@pytest.mark.slow
 def test_llama_405b_is_profiled_from_four_of_its_blocks(tmp_path: Path) -> None:
     module = module_of(Source(str(written(LLAMA, tmp_path)), SourceKind.CONFIG))
     assert isinstance(module, RuledModule)
@@ -334,7 +332,6 @@ def test_a_model_has_the_dropout_of_its_file_if_it_is_asked_for(
         assert (sizes.attention_dropout, sizes.residual_dropout, sizes.embedding_dropout) == expected
 
 
-@pytest.mark.slow
 def test_a_step_with_dropout_reads_a_random_key(tmp_path: Path) -> None:
     path = written(GPT2, tmp_path)
     modules = (configured(read_config(path, dropout=dropout)).module() for dropout in (True, False))

@@ -117,7 +117,6 @@ def _microseconds(module: object, graph: InstructionGraph, **_: object) -> tuple
     return np.full(len(graph), 1e-6), {"times": "measured per instruction"}
 
 
-@pytest.mark.slow
 def test_a_measured_profile_says_which_transformer_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of JAX and of PyTorch: both lead to the same parameters, and to the times of the profile."""
     monkeypatch.setattr(measure, "measure_times", _microseconds)

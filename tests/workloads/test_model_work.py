@@ -29,7 +29,6 @@ def _parameters(work: ModelWork) -> float:
     return float(sum(work.layers[k].parameters.values.sum() for k in work.order))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert48", "t5_11b", "gpt3_13b", "moe"])
 def test_all_layers_together_have_the_published_parameters(name: str) -> None:
     work = read_model_work(name, sequence=64)

@@ -32,8 +32,6 @@ NAMES = (
     *(*UNROLLED, *WAVENETS, "inception_v3", *(f"transformer_xl_{layers}" for layers in (2, 4, 8)), "amoebanet_d"),
 )
 PUBLISHED_FILES = sorted((Path(registry.__file__).parent / "published").glob("*.json"))
-LARGE = ("t5_3b", "t5_11b", "gpt2_xl", "gpt3_7b", "gpt3_13b", "rnnlm_4", "rnnlm_8", "gnmt_4", "gnmt_8", "wavenet_4x36")
-LARGE = (*LARGE, "gpt2_medium", "transformer_xl_4", "transformer_xl_8", "amoebanet_d")
 """Models of which the fast tests have a smaller one of the same architecture."""
 build = cache(workloads.build)
 
@@ -60,9 +58,8 @@ VARIABLES: dict[str, int] = {
 
 
 def _by_model(names: Iterable[str]) -> pytest.MarkDecorator:
-    """A test runs for these workloads: one after the other, so that each is built once, and large ones as slow."""
-    marks = {name: (pytest.mark.slow,) if name in LARGE else () for name in names}
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks[name]) for name in marks], scope="module")
+    """A test runs for these workloads: one after the other, so that each is built once."""
+    return pytest.mark.parametrize("name", list(names), scope="module")
 
 
 @cache
@@ -129,7 +126,6 @@ def test_the_list_is_complete_and_in_order() -> None:
     assert set(workloads.names()[len(NAMES) :]) == {path.stem for path in PUBLISHED_FILES}
 
 
-@pytest.mark.slow
 @_by_model(VARIABLES)
 def test_parameters_are_those_of_the_published_configuration(name: str) -> None:
     sizes = _parameters(build(name))
@@ -137,13 +133,11 @@ def test_parameters_are_those_of_the_published_configuration(name: str) -> None:
     assert len(sizes) == VARIABLES[name]
 
 
-@pytest.mark.slow
 @_by_model((*UNROLLED, *WAVENETS))
 def test_parameters_of_steps_that_are_placed_are_those_of_torchs_layers(name: str) -> None:
     assert sum(_parameters(build(name))) == _of_torch(name) == catalogue.WORKLOADS[name].parameters
 
 
-@pytest.mark.slow
 def test_inception_v3_has_keras_parameters_and_a_scale_for_each_normalised_channel() -> None:
     """Keras publishes 23,817,352 trainable ones and 34,432 statistics, two of each channel; it has no scales."""
     assert sum(_parameters(build("inception_v3"))) == 23_817_352 + 34_432 // 2
@@ -153,7 +147,7 @@ def test_inception_v3_has_keras_parameters_and_a_scale_for_each_normalised_chann
     ("sizes", "millions"),
     [
         ({"layers": 12}, 41),
-        pytest.param({"layers": 24, "width": 1024, "head_width": 128, "inner": 3072}, 277, marks=pytest.mark.slow),
+        ({"layers": 24, "width": 1024, "head_width": 128, "inner": 3072}, 277),
     ],
 )
 def test_transformer_xl_has_the_parameters_of_its_paper(sizes: dict[str, int], millions: int) -> None:
@@ -163,7 +157,6 @@ def test_transformer_xl_has_the_parameters_of_its_paper(sizes: dict[str, int], m
     assert round(_initial_parameters(TransformerXlConfig(**sizes), (2, 256)) / 1e6) == millions
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("filters", "millions"), [(208, 82), (416, 318)])
 def test_amoebanet_d_has_the_parameters_of_gpipe(filters: int, millions: int) -> None:
     """Table 1 of arXiv 1811.06965, to half a per cent: 81.5 and 319.0 M here."""
@@ -235,7 +228,6 @@ def test_adam_keeps_two_moments_a_parameter_and_a_count(name: str) -> None:
     assert sum(leaf.size for leaf in jax.tree.leaves(step.arguments[1])) == 2 * sum(_parameters(step)) + 1
 
 
-@pytest.mark.slow
 def test_batch_sequence_and_dtype_are_options() -> None:
     step = build("t5_base", batch=3, sequence=40, dtype="bfloat16")
     assert {name: leaf.shape for name, leaf in step.arguments[-1].items()} == dict.fromkeys(
@@ -314,7 +306,6 @@ def test_listing_the_workloads_imports_nothing_heavy() -> None:
     assert done.stdout == "set()\n"
 
 
-@pytest.mark.slow
 def test_variables_of_the_paper_s_tables_can_be_told_by_their_names() -> None:
     t5, vgg = build("t5_base").arguments[0], build("vgg19").arguments[0]
     block = t5["decoder"]["block_11"]

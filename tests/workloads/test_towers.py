@@ -103,7 +103,6 @@ def test_a_model_of_images_has_the_parameters_of_transformers_model(model_type: 
     assert text + parameters(work.tower) == sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["gemma3", "glm4v", "internvl", "llava", "qwen2_5_vl", "qwen3_vl"])
 def test_the_products_of_a_tower_have_the_flop_that_torch_counts(model_type: str) -> None:
     torch, hf = pytest.importorskip("torch"), pytest.importorskip("transformers")

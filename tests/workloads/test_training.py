@@ -25,10 +25,8 @@ from automap_models.workloads.training import (
 )
 
 Tiny = tuple[Architecture, tuple[int, ...]]
-QUICK, SLOW = ("gpt2",), ("bert", "t5", "moe", "vgg", "resnet")
-trains = pytest.mark.parametrize(
-    "tiny", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)], indirect=True, scope="module"
-)
+TRAINED = ("gpt2", "bert", "t5", "moe", "vgg", "resnet")
+trains = pytest.mark.parametrize("tiny", TRAINED, indirect=True, scope="module")
 """Of a test that compiles and runs the step, which takes seconds."""
 
 
@@ -68,7 +66,6 @@ def _trained(architecture: Architecture, labels: tuple[int, ...]) -> tuple[Any, 
     return first, states[0], losses
 
 
-@pytest.mark.slow
 @trains
 def test_ten_steps_on_one_batch_lower_its_loss(tiny: Tiny) -> None:
     losses = _trained(*tiny)[2]
@@ -76,7 +73,6 @@ def test_ten_steps_on_one_batch_lower_its_loss(tiny: Tiny) -> None:
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.slow
 @trains
 def test_every_parameter_gets_a_gradient(tiny: Tiny) -> None:
     before, after, _ = _trained(*tiny)
@@ -103,8 +99,7 @@ def test_the_arguments_have_the_shapes_of_real_ones(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     ("tiny", "dtype"),
     [
-        *((name, "bfloat16") for name in QUICK),
-        *(pytest.param(name, "bfloat16", marks=pytest.mark.slow) for name in SLOW),
+        *((name, "bfloat16") for name in TRAINED),
         ("gpt2", "float16"),
     ],
     indirect=["tiny"],
@@ -147,7 +142,6 @@ def test_operations_name_their_layer_and_their_phase(tiny: Tiny) -> None:
     assert any(name.startswith("jit(train_step)/optimizer/") for name in names)
 
 
-@pytest.mark.slow
 def test_the_loss_is_the_mean_over_labels_that_are_not_negative() -> None:
     torch = pytest.importorskip("torch")
     logits = np.random.default_rng(1).normal(size=(3, 4, 7)).astype(np.float32)
@@ -158,7 +152,6 @@ def test_the_loss_is_the_mean_over_labels_that_are_not_negative() -> None:
     assert float(cross_entropy(logits, np.full((3, 4), -100))) == 0.0
 
 
-@pytest.mark.slow
 def test_a_workload_in_full_size_lowers_without_allocating_its_arrays() -> None:
     """As do bert48 and t5_11b (tests/hlo/test_published_models.py) and vgg19 (tests/planners/sharding/test_milp.py)."""
     names = _op_names(workloads.build("resnet50"))

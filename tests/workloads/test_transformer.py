@@ -313,9 +313,7 @@ def test_blocks_that_attend_to_all_tokens_are_not_causal(family: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize(
-    "dtype", [pytest.param("bfloat16", marks=pytest.mark.slow), pytest.param("float32", marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.thorough)])
 def test_a_models_trace_has_the_same_parameters_products_and_kept_values(name: str, dtype: str) -> None:
     """The models of decoder.py, bert.py and t5.py, traced by JAX: parameters and products exactly, bytes to 2 %."""
     pytest.importorskip("flax")

@@ -30,7 +30,6 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-@pytest.mark.slow
 def test_one_command_makes_a_data_set_with_its_picture_and_litters_nothing(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = run("dist=normal", "groups=300", "shard_size=200", "out=data/normal", "plot=true", cwd=tmp_path)
@@ -43,7 +42,6 @@ def test_one_command_makes_a_data_set_with_its_picture_and_litters_nothing(tmp_p
     assert (folder / "summary.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 def test_a_killed_run_and_its_repetition_equal_an_unbroken_one(tmp_path: Path) -> None:
     settings = ("groups=6000", "shard_size=100", "seed=3")
     broken = subprocess.Popen(command(*settings, "out=broken"), cwd=tmp_path, stdout=subprocess.DEVNULL)
@@ -60,7 +58,6 @@ def test_a_killed_run_and_its_repetition_equal_an_unbroken_one(tmp_path: Path) -
     assert (tmp_path / "broken" / "shard-00000.npz").stat().st_mtime_ns == untouched
 
 
-@pytest.mark.slow
 def test_joblib_shards_a_data_set_over_processes(tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     settings = ("groups=400", "shard_size=100")
@@ -71,7 +68,6 @@ def test_joblib_shards_a_data_set_over_processes(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"many", "one"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -28,7 +28,6 @@ def make(job: Job, part: int = 0, parts: int = 1) -> list[bool]:
     return [missing for _, missing in produce(job, part, parts)]
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_ones(make_job: MakeJob) -> None:
     first, second = make_job(folder="first"), make_job(folder="second")
     other = make_job("seed=6", folder="other")
@@ -45,7 +44,6 @@ def test_no_two_shards_are_alike(make_job: MakeJob) -> None:
     assert len(np.unique(arrays.reshape(len(arrays), -1), axis=0)) == job.groups
 
 
-@pytest.mark.slow
 def test_an_interrupted_run_is_completed_without_redoing_what_is_whole(make_job: MakeJob) -> None:
     unbroken, broken = make_job(folder="unbroken"), make_job(folder="broken")
     make(unbroken)
@@ -80,7 +78,6 @@ def test_nothing_is_written_where_a_second_part_may_sweep_up(
     assert {"settings.json", "shard-00000.json", "manifest.json"} <= set(written)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "companion"])
 def test_a_damaged_shard_is_made_again_and_only_that(make_job: MakeJob, damage: str) -> None:
     job = make_job()
@@ -101,7 +98,6 @@ def test_a_damaged_shard_is_made_again_and_only_that(make_job: MakeJob, damage: 
     assert contents(job.folder) == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_two_parts_make_what_one_run_makes(make_job: MakeJob, order: tuple[int, int]) -> None:
     whole, parts = make_job(folder="whole"), make_job(folder="parts")

@@ -79,7 +79,6 @@ def _untimed(document: object) -> object:
     return [_untimed(value) for value in document] if isinstance(document, list) else document
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", CALLS)
 def test_the_json_under_both_names_is_equal(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main([command, *CALLS[command]]) == 0

@@ -74,7 +74,6 @@ def _priced_rows(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_rows_are_priced_as_they_were_with_the_constants_that_are_fitted_to_them(
     rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,7 +93,6 @@ def test_rows_are_priced_as_they_were_with_the_constants_that_are_fitted_to_them
     assert out.read_text().startswith("# step: fitted by automap-calibrate")
 
 
-@pytest.mark.slow
 def test_constants_and_errors_are_printed_for_people(
     rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,7 +161,6 @@ def profiles(rows: Path) -> list[str]:
     return [str(_profile(rows.parent / f"of-{samples}.npz", samples)) for samples in (1, 64)]
 
 
-@pytest.mark.slow
 def test_profiles_are_priced_as_they_were_with_the_constants_that_are_fitted_to_them(
     profiles: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

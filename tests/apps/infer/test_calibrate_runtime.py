@@ -74,7 +74,6 @@ def ours(node: Path) -> tuple[dict[str, Any], Path]:
     return calibrated(node, "--runtime", "megatron", *LESS_PULL, "-o", str(out)), out
 
 
-@pytest.mark.slow
 def test_one_node_gives_a_runtime_that_prices_four(ours: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
     """Within 3 % of what the known numbers say of 32 devices, where Megatron's are a fifth off."""
     document, out = ours
@@ -114,7 +113,6 @@ def test_plan_takes_the_runtime_and_says_how_far_it_is_off(
     assert f"{100 * least:.2g} to {100 * most:.2g} % off steps that it was not fitted to" in printed
 
 
-@pytest.mark.slow
 def test_a_fitted_runtime_is_fitted_again_from_where_it_is(node: Path, ours: tuple[dict[str, Any], Path]) -> None:
     first, out = ours
     again = calibrated(node, "--runtime", str(out), *LESS_PULL)
@@ -123,7 +121,6 @@ def test_a_fitted_runtime_is_fitted_again_from_where_it_is(node: Path, ours: tup
     assert again["before"][0]["median"] == pytest.approx(first["fitted"][0]["median"], abs=0.01)
 
 
-@pytest.mark.slow
 def test_people_read_what_moved_and_what_it_would_take_to_know_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,7 +132,6 @@ def test_people_read_what_moved_and_what_it_would_take_to_know_more(
     assert "  a step with dp > 1 over two nodes and few micro-batches: gradient overlap 0.45\n" in printed
 
 
-@pytest.mark.slow
 def test_a_device_and_a_runtime_are_fitted_together(node: Path, tmp_path: Path) -> None:
     outs = tmp_path / "ours.yaml", tmp_path / "h100.yaml"
     options = ("--runtime", "megatron", "--device", "h100", "-o", str(outs[0]), "--device-out", str(outs[1]))
@@ -148,7 +144,6 @@ def test_a_device_and_a_runtime_are_fitted_together(node: Path, tmp_path: Path) 
     assert read_runtime(outs[0]).compute < 1.3  # the device has its share
 
 
-@pytest.mark.slow
 def test_two_steps_want_a_strong_pull(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written([row("a"), row("b", tp=8)], tmp_path / "two.json")
     assert app.main(["calibrate", str(path), "--runtime", "megatron"]) == 2

@@ -86,7 +86,6 @@ def test_a_snapped_strategy_says_what_changed(capsys: pytest.CaptureFixture[str]
     assert "'stage': 1" in document["files"][""]
 
 
-@pytest.mark.slow
 def test_a_snapped_strategy_of_a_known_model_says_what_it_loses(capsys: pytest.CaptureFixture[str]) -> None:
     strategy = {**STRATEGY["strategy"], "tp": 4, "dp": 4, "zero": 3, "micro_batches": 2}  # type: ignore[dict-item]
     known = {**STRATEGY, "model": "llama3-8b", "strategy": strategy, "stage_layers": [16, 16]}

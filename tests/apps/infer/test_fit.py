@@ -56,7 +56,6 @@ def test_what_fits_has_a_strategy_and_its_memory_by_kind(model: str, capsys: pyt
     assert upper == pytest.approx(answer["best"]["memory_upper_bytes"])
 
 
-@pytest.mark.slow
 def test_the_verdict_is_that_of_all_strategies_priced_one_by_one(model: str) -> None:
     """With degrees and micro-batch given the verdict is `fits` where a price is, for any memory."""
     fields = [
@@ -71,7 +70,6 @@ def test_the_verdict_is_that_of_all_strategies_priced_one_by_one(model: str) -> 
         assert (answer.plan is None) == (verdict == "does not fit")
 
 
-@pytest.mark.slow
 def test_what_would_fit_does(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     """With micro-batches of 8 nothing fits what one of 4 needs: less is named first, and more devices are of no use."""
     given: dict[str, Any] = {"gpus": "4xh100", "recompute": "none", "tp": 1, "pp": 1, "cp": 1}
@@ -94,7 +92,6 @@ def test_what_would_fit_does(model: str, capsys: pytest.CaptureFixture[str]) -> 
     assert main([model, *shared, *options[2:]]) == 0
 
 
-@pytest.mark.slow
 def test_it_says_so_in_words(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([model, *GIVEN]) == 0
     text = capsys.readouterr().out
@@ -106,7 +103,6 @@ def test_it_says_so_in_words(model: str, capsys: pytest.CaptureFixture[str]) -> 
     assert "least change" in text
 
 
-@pytest.mark.slow
 def test_the_optimizer_lies_on_hosts_where_nothing_fits_without(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,7 +125,6 @@ def test_the_optimizer_lies_on_hosts_where_nothing_fits_without(
     assert "torchtitan has no optimizer on hosts" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_hosts_are_not_asked_where_nothing_is_known_of_them(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     given = ("--gpus", "1xrtx4090", "--global-batch", "8", "--sequence", "256", "--memory", "450 MB")
     assert answered(capsys, model, *given)[0] == 3
@@ -139,7 +134,6 @@ def test_hosts_are_not_asked_where_nothing_is_known_of_them(model: str, capsys: 
     assert "torchtitan has no optimizer on hosts" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_fewer_tokens_are_the_most_that_fit(model: str) -> None:
     """By bisection over halves of the model's 1,024: the largest that a search of its own finds to fit."""
     given: dict[str, Any] = {"gpus": "1xh100", "micro_batch": 8, "global_batch": 8, "recompute": "none"}
@@ -149,7 +143,6 @@ def test_fewer_tokens_are_the_most_that_fit(model: str) -> None:
     assert "take samples of 512 tokens" in [remedy.change for remedy in answer.remedies]
 
 
-@pytest.mark.slow
 def test_a_profile_is_answered_by_the_same_search(capsys: pytest.CaptureFixture[str]) -> None:
     profile = str(Path(__file__).parents[3] / "examples" / "vgg19_v100.npz")
     code, answer = answered(capsys, profile, "--topo", "A")
@@ -158,7 +151,6 @@ def test_a_profile_is_answered_by_the_same_search(capsys: pytest.CaptureFixture[
     assert code == 3
 
 
-@pytest.mark.slow
 def test_what_contradicts_is_refused(model: str) -> None:
     with pytest.raises(BadInput, match="`micro_batch`: is what `batch=2` says, too"):
         am.fit(model, gpus="4xh100", batch=2, micro_batch=2)
@@ -169,7 +161,6 @@ def test_what_contradicts_is_refused(model: str) -> None:
         am.fit(model, gpus="4xh100", memory="100 MB", budget=0.1).required_plan()
 
 
-@pytest.mark.slow
 def test_adapters_fit_where_all_parameters_do_not(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -227,7 +218,6 @@ def test_a_cluster_s_file_says_what_an_hour_costs_where_the_command_does_not(
         assert run["cost"] == pytest.approx(gpu_hour * run["device_hours"])
 
 
-@pytest.mark.slow
 def test_the_least_number_of_devices_that_meets_a_deadline_is_told(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

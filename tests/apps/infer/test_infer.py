@@ -65,7 +65,6 @@ def save(path: str, **changes: object) -> None:
     np.savez_compressed(path, **{key: np.asarray(array) for key, array in arrays.items() if array is not None})
 
 
-@pytest.mark.slow
 def test_a_plan_is_printed_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "vgg.npz", "--topo", "C", "--stages", "4")
     for word in ("4 stages", "× over", "fits", "proven", "vgg19", "conv1_1", "memory", "next"):
@@ -205,7 +204,6 @@ def test_verbose_prints_a_row_for_everything_tried(folder: Path, capsys: pytest.
     assert "proven longer" not in printed(capsys, *options, *LENGTH)
 
 
-@pytest.mark.slow
 def test_a_global_batch_alone_makes_micro_batches_of_the_profiled_size(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,7 +239,6 @@ def test_plot_and_trace_are_written(folder: Path, capsys: pytest.CaptureFixture[
     assert "trace.json" in out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("ending", "magic"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
 def test_a_plot_is_the_same_every_time(
     ending: str, magic: bytes, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -254,7 +251,6 @@ def test_a_plot_is_the_same_every_time(
     assert drawn == (folder / f"two.{ending}").read_bytes()
 
 
-@pytest.mark.slow
 def test_a_plan_read_back_costs_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = document(capsys, "vgg.npz", "--topo", "C", "--stages", "4", "--out", "plan.json")
     again = document(capsys, "vgg.npz", "--plan", "plan.json")
@@ -404,7 +400,6 @@ def test_an_interrupt_leaves_no_partial_file(
     assert sorted(folder.rglob("*")) == before
 
 
-@pytest.mark.slow
 def test_times_of_another_kind_of_device_than_the_cluster_s_are_noted(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

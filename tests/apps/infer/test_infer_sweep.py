@@ -89,7 +89,6 @@ def test_with_a_budget_every_row_is_proven(run: Callable[..., str], folder: Path
     assert row["length_s"] == pytest.approx(plan_cost(problem, best).length_s, rel=1e-9)
 
 
-@pytest.mark.slow
 def test_files_hold_the_same_rows(run: Callable[..., str], folder: Path) -> None:
     document = json.loads(run("--json", "--out", "rows.json"))
     assert json.loads((folder / "rows.json").read_text(encoding="utf-8")) == document
@@ -136,7 +135,6 @@ def test_auto_tries_every_number_of_stages_and_every_divisor(run: Callable[..., 
     assert {(row["stages"], row["micro_batches"]) for row in rows} == {(s, m) for s in (1, 2, 3, 4) for m in (1, 2, 4)}
 
 
-@pytest.mark.slow
 def test_a_picture_is_drawn_the_same_every_time(run: Callable[..., str], folder: Path) -> None:
     pytest.importorskip("matplotlib")
     run("--plot", "one.svg")

@@ -52,7 +52,6 @@ def schema(command: str) -> Draft202012Validator:
     return Draft202012Validator(json.loads((FOLDER / f"{command}.json").read_text("utf-8")))
 
 
-@pytest.mark.slow
 def test_a_client_is_told_what_the_commands_print(capsys: pytest.CaptureFixture[str]) -> None:
     """Its calls go over pipes to a process of their own, whose every line is one of the protocol."""
     priced = {**GIVEN, "tp": 2, "zero": 1, "reserve": ["0=1 GB"]}
@@ -184,7 +183,6 @@ def test_without_the_protocol_s_package_the_extra_is_named(
     )
 
 
-@pytest.mark.slow
 def test_nothing_but_the_protocol_is_printed_and_it_ends_with_its_input() -> None:
     """Lines that are none of the protocol's are answered by it, or passed over."""
     pytest.importorskip("mcp")

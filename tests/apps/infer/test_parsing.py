@@ -70,7 +70,6 @@ def library_texts() -> list[str]:
     return [text for path in modules for text in texts(path.read_text(encoding="utf-8"))]
 
 
-@pytest.mark.slow
 def test_the_library_speaks_of_arguments_and_not_of_options(library_texts: list[str]) -> None:
     """But for whole commands, as `automap-profile --list`, and options of XLA, Hydra, torchrun and export targets."""
     flags = re.compile(r"(?<![\w-])(?<!automap-profile )--(?!xla_|cfg |nnodes |nproc-per-node )[a-z]")

@@ -119,7 +119,6 @@ def test_json_is_the_only_thing_on_stdout_and_the_same_as_the_file(
     assert (folder / "p.png").read_bytes().startswith(PNG)
 
 
-@pytest.mark.slow
 def test_every_planner_can_be_asked_for_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On a line of three operators the best is one of each on each device: 20 ms and up to 4 transfers of 1 ms."""
     Path("short.json").write_text(json.dumps(document(operators=3)), encoding="utf-8")
@@ -220,7 +219,6 @@ def test_a_model_is_traced_contracted_and_placed(folder: Path, capsys: pytest.Ca
     )
 
 
-@pytest.mark.slow
 def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jax = pytest.importorskip("jax")
     _, arguments = call_factory("their_layers:make_step")
@@ -335,7 +333,6 @@ def test_a_graph_without_types_of_operations_says_what_the_policy_sees(
     assert any("all are embedded as unknown to the policy" in note for note in notes)
 
 
-@pytest.mark.slow
 def test_ctrl_c_still_belongs_to_python_after_cp_sat(folder: Path) -> None:
     """CP-SAT takes the signal for itself and left it to kill the process without a word in all that came after."""
     code = """
@@ -384,7 +381,6 @@ def test_the_times_of_a_step_are_those_of_the_kind_that_the_cluster_is_made_of(
     assert placed(capsys, *model[:3], "--plan", "p.json")["value"] == named["value"]
 
 
-@pytest.mark.slow
 def test_a_placed_step_runs_on_devices_of_this_host_and_gives_what_one_device_gives(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,7 +121,6 @@ def test_every_kind_of_plan_of_a_model_is_ranked(model: str, topo: str, planned:
     assert document["optimality"]["bound_s"] <= lengths[0]
 
 
-@pytest.mark.slow
 def test_every_kind_of_plan_of_a_model_is_ranked_on_nodes_of_two_kinds(
     model: str, tmp_path: Path, planned: Run
 ) -> None:
@@ -140,7 +139,6 @@ def test_every_kind_of_plan_of_a_model_is_ranked_on_nodes_of_two_kinds(
     assert again["step_s"] == pytest.approx(document["best"]["step_s"])
 
 
-@pytest.mark.slow
 def test_the_best_plan_is_written_and_read_back(
     model: str, topo: str, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,7 +184,6 @@ def test_people_read_a_ranking_the_best_plan_and_how_far_it_is_proven(
         assert part in printed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "limits", [("--max-stages", "2", "--budget", "0.5"), ("--forbid", "pipeline", "--forbid", "data")]
 )
@@ -204,7 +201,6 @@ def test_a_plan_made_before_is_shown(
     assert "but cluster A has" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_thorough_goes_to_the_end_and_trains_an_agent_too(profile: str, topo: str, planned: Run) -> None:
     pytest.importorskip("torch")
     quick, thorough = planned(profile, "--topo", topo), planned(profile, "--topo", topo, "--thorough")
@@ -346,7 +342,6 @@ def test_the_input_is_not_overwritten(profile: str, topo: str, refuses: Callable
 # --- the cache ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", [None, b"", b"not an entry", b"truncated"])
 def test_what_was_traced_is_kept_and_a_damaged_entry_is_written_again(
     damage: bytes | None, model: str, topo: str, planned: Run, cache: Path
@@ -370,7 +365,6 @@ def test_no_cache_neither_reads_nor_writes(model: str, topo: str, planned: Run, 
     assert not cache.exists()
 
 
-@pytest.mark.slow
 def test_a_factory_is_known_by_what_it_makes(model: str, topo: str, planned: Run, cache: Path) -> None:
     """The module is traced again; its profile is not made again unless its operations are others."""
     arguments = [model, "--topo", topo, "--max-stages", "1"]

@@ -69,7 +69,6 @@ def test_where_data_parallelism_does_not_fit_zero_3_does(planned: Any) -> None:
     assert state == pytest.approx(4 * (8 * 2 * GB + 10e6) / 8, rel=1e-3)
 
 
-@pytest.mark.slow
 def test_where_activations_do_not_fit_blocks_are_computed_again(planned: Any) -> None:
     """A sample saves 8 × 6 GB, or one block's 6 at a time."""
     code, out, _ = planned(a_profile(saved=24 * GB), "--forbid", "pipeline", "--json")
@@ -146,7 +145,6 @@ def test_a_strategy_for_a_framework_is_exported_by_it(planned: Any, capsys: pyte
     assert "'zero_optimization': {'stage': 3}" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_schedule_that_is_asked_for_is_the_strategy_s(planned: Any) -> None:
     code, out, err = planned(
         a_profile(weights=1 * GB, saved=8 * GB), "--forbid", "data", "--schedule", "gpipe", "--json"

@@ -219,7 +219,6 @@ def test_a_price_says_which_program_s_it_is_and_how_far_off(
     assert error in printed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["megatron", "deepspeed"])
 def test_a_runtime_s_strategy_is_one_that_its_program_runs(
     runtime: str, files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -254,7 +253,6 @@ def test_the_device_is_the_one_that_the_cluster_is_made_of(
     assert json.loads(first + "}") == json.loads(second)
 
 
-@pytest.mark.slow
 def test_the_search_finds_a_strategy_that_costs_what_it_says(
     files: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -280,7 +278,6 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
     assert (again["strategy"]["tp"], again["step_s"]) == (2, pytest.approx(printed["step_s"]))
 
 
-@pytest.mark.slow
 def test_a_strategy_for_a_framework_is_one_that_its_exporter_writes_and_what_that_costs_is_said(
     files: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -300,7 +297,6 @@ def test_a_strategy_for_a_framework_is_one_that_its_exporter_writes_and_what_tha
     assert "for megatron  costs " in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_strategy_is_one_that_a_framework_trains_where_there_is_one(
     files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -318,7 +314,6 @@ def test_a_strategy_is_one_that_a_framework_trains_where_there_is_one(
     assert "none of them runs this one" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.slow
 def test_the_shortest_question_has_an_answer_and_the_command_that_runs_it(
     files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -343,7 +338,6 @@ def test_the_shortest_question_has_an_answer_and_the_command_that_runs_it(
     assert "--vocab-size N" in shown
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "fields"),
     [
@@ -361,7 +355,6 @@ def test_options_of_all_plans_hold_for_strategies(
     assert {name: printed["strategy"][name] for name in fields} == fields
 
 
-@pytest.mark.slow
 def test_a_pipeline_is_planned_where_it_gains_min_gain(
     files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -385,13 +378,11 @@ def test_the_batch_of_a_transformer_is_the_micro_batch_of_its_strategies(files: 
     assert request.fields == {"micro_batch": 2}
 
 
-@pytest.mark.slow
 def test_max_stages_bounds_the_ranks_of_a_pipeline(files: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*files, "--max-stages", "2", "--forbid", "data", "--global-batch", "16", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["strategy"]["pp"] <= 2
 
 
-@pytest.mark.slow
 def test_nothing_fits_and_the_least_change_that_would_is_named(
     files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -177,7 +177,6 @@ def test_an_interrupt_while_writing_leaves_the_old_file(
     assert capsys.readouterr().err == "automap-profile: interrupted\n"
 
 
-@pytest.mark.slow
 def test_ctrl_c_from_outside_is_code_130_without_a_traceback(tmp_path: Path) -> None:
     """The command waits in its user's code, which reads a pipe; the other end opens when it has got that far."""
     os.mkfifo(tmp_path / "pipe")
@@ -215,7 +214,6 @@ def test_json_is_the_only_thing_on_stdout(graph: Path, capsys: pytest.CaptureFix
     assert document["fingerprint"] == read_profile(graph).fingerprint
 
 
-@pytest.mark.slow
 def test_the_json_of_a_placement_graph_tells_what_was_reported(
     shared_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,7 +226,6 @@ def test_the_json_of_a_placement_graph_tells_what_was_reported(
     assert ") is shared by " in notes[1]
 
 
-@pytest.mark.slow
 def test_a_profile_is_drawn(graph: Path) -> None:
     pytest.importorskip("matplotlib")
     for name in ("a.png", "b.png"):
@@ -264,7 +261,6 @@ def test_planning_wants_a_profile_and_says_how_to_get_one(tmp_path: Path, capsys
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["LayerGraphs_resnet50", "OperatorGraphs_bert_l-3"])
 def test_a_placement_graph_is_planned_as_it_is(
     kind: str, shared_data: Path, capsys: pytest.CaptureFixture[str]

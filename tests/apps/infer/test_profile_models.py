@@ -114,7 +114,6 @@ def test_a_jax_factory_becomes_a_profile_that_can_be_planned(folder: Path, capsy
     assert plan(["p.npz", "--topo", "A", "--stages", "2", "--planner", "exact", "--json"]) == 0
 
 
-@pytest.mark.slow
 def test_a_torch_factory_becomes_a_profile_whose_cuts_are_modules(folder: Path) -> None:
     pytest.importorskip("torch")
     options = ["their_torch:make_model", "--framework", "torch", "--batch", "4"]
@@ -130,7 +129,6 @@ def test_a_torch_factory_becomes_a_profile_whose_cuts_are_modules(folder: Path) 
     np.testing.assert_array_equal(measured.A, profile.A)
 
 
-@pytest.mark.slow
 def test_a_jax_step_is_measured_on_this_machine(folder: Path) -> None:
     pytest.importorskip("jax")
     measure = ["--measure", "--repeats", "2", "--warmup", "1"]
@@ -139,7 +137,6 @@ def test_a_jax_step_is_measured_on_this_machine(folder: Path) -> None:
     assert (meta["times"], meta["repeats"], meta["warmup"]) == ("measured per instruction", 2, 1)
 
 
-@pytest.mark.slow
 def test_a_built_in_model_takes_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("flax")
     assert main(["vgg19", "--batch", "2", "--device", "h100", "--json", "-o", str(tmp_path / "p.npz")]) == 0
@@ -153,7 +150,6 @@ def test_a_built_in_model_takes_its_options(tmp_path: Path, capsys: pytest.Captu
 CONFIG = {"model_type": "gpt2", "vocab_size": 40, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
 
 
-@pytest.mark.slow
 def test_a_config_json_takes_the_options_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("flax")
     config = tmp_path / "tiny" / "config.json"
@@ -201,7 +197,6 @@ def test_a_config_json_that_cannot_be_used_costs_one_line(
     assert not (tmp_path / "p.npz").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["hlo", "stablehlo"])
 def test_an_hlo_file_gives_what_the_function_does(
     folder: Path, dialect: str, capsys: pytest.CaptureFixture[str]
@@ -216,7 +211,6 @@ def test_an_hlo_file_gives_what_the_function_does(
     assert read["time_s"] == pytest.approx(traced["time_s"])
 
 
-@pytest.mark.slow
 def test_the_trainable_parameters_of_a_file_can_be_told(folder: Path) -> None:
     pytest.importorskip("jax")
     assert main([str(_hlo(folder)), "--trainable", "params/*/kernel", "-o", "p.npz"]) == 0
@@ -247,7 +241,6 @@ BAD_FILES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_a_file_that_is_no_training_step_is_refused_in_one_line(
     folder: Path, name: str, capsys: pytest.CaptureFixture[str]
@@ -314,7 +307,6 @@ def test_a_factory_that_cannot_be_used_costs_one_line(
     assert "Traceback" not in err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocked", "arguments", "extra"),
     [

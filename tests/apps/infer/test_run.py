@@ -68,7 +68,6 @@ def change(**changes: Any) -> None:
     Path("plan.json").write_text(json.dumps({**plan, **changes}))
 
 
-@pytest.mark.slow
 def test_a_run_refuses_what_it_cannot_do_in_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One fixture for all: profiling imports torch and plans, which is most of the time."""
 
@@ -89,7 +88,6 @@ def test_a_run_refuses_what_it_cannot_do_in_one_sentence(folder: Path, capsys: p
     assert "$.stages[1].devices" in refused("run_models:make_model")
 
 
-@pytest.mark.slow
 def test_a_run_prints_its_times_as_json_and_python_s_function_runs_the_same(
     folder: Path, capsys: pytest.CaptureFixture[str], printed: list[str]
 ) -> None:
@@ -108,7 +106,6 @@ def test_a_run_prints_its_times_as_json_and_python_s_function_runs_the_same(
     assert [step.loss for step in record.steps] == pytest.approx(document["run"]["losses"], rel=1e-6)
 
 
-@pytest.mark.slow
 def test_what_plan_writes_of_a_module_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was refused as "made for another model": `plan` traces operations, of which `run` saw the modules' calls."""
     Path("pair.yaml").write_text(json.dumps({**CLUSTER, "devices_per_node": 2}))
@@ -121,7 +118,6 @@ def test_what_plan_writes_of_a_module_runs(folder: Path, capsys: pytest.CaptureF
     assert "as on one process" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_under_torchrun_the_command_is_one_of_the_processes(folder: Path) -> None:
     """Two equal stages; the first process reports, and what it trained is what one process trains."""
     planned = ["--stages", "2", "--micro-batches", "2", "--out", "two.json"]

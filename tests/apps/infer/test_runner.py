@@ -188,20 +188,17 @@ def _shell(redirection: str, arguments: list[str]) -> subprocess.CompletedProces
     return subprocess.run(["bash", "-c", script, sys.executable, *arguments], capture_output=True, text=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_a_reader_that_went_away_before_the_first_byte_is_no_complaint(arguments: list[str]) -> None:
     done = _shell("| true; exit ${PIPESTATUS[0]}", arguments)
     assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
 
 
-@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_complaint() -> None:
     done = _shell("| head -1; exit ${PIPESTATUS[0]}", COMMANDS[0])
     assert (done.returncode, done.stdout.count("\n"), done.stderr) in {(141, 1, ""), (0, 1, done.stderr)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_a_full_device_is_one_sentence(arguments: list[str]) -> None:
     done = _shell("> /dev/full", arguments)

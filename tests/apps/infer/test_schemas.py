@@ -40,7 +40,6 @@ def test_a_schema_s_file_is_what_the_types_say(command: str) -> None:
     Draft202012Validator.check_schema(json.loads(text))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

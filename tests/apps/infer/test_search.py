@@ -53,7 +53,6 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{name}:make_step"
 
 
-@pytest.mark.slow
 def test_opp_finds_megatrons_plan_for_two_layers_and_writes_it(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,7 +95,6 @@ def test_the_axis_is_all_devices_by_default(model: str, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["devices"] == 16
 
 
-@pytest.mark.slow
 def test_an_hlo_file_is_planned_like_its_model(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from automap_models import workloads
 
@@ -167,7 +165,6 @@ def test_the_input_is_not_overwritten(model: str, tmp_path: Path, capsys: pytest
 # --- the learning agent ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_agent_s_plan_carries_its_episodes_seed_and_the_proven_optimum(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

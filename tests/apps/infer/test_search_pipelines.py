@@ -38,7 +38,6 @@ def search(*arguments: str) -> int:
     return main(["pp", VGG, "--topo", "B", "--episodes", "90", *arguments])
 
 
-@pytest.mark.slow
 def test_a_plan_is_printed_written_and_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plan.json"
     assert search("--out", str(out), "--seed", "3") == 0
@@ -51,7 +50,6 @@ def test_a_plan_is_printed_written_and_read_back(tmp_path: Path, capsys: pytest.
     assert json.loads(out.read_text())["provenance"]["seed"] == 3
 
 
-@pytest.mark.slow
 def test_the_offline_policys_plan_is_a_warm_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from automap_models.infer.app import infer
 
@@ -66,7 +64,6 @@ def test_the_offline_policys_plan_is_a_warm_start(tmp_path: Path, capsys: pytest
     assert "has stages 3, not 2" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_the_offline_policys_plan_is_a_warm_start_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     from automap_models.core.cluster import Cluster
     from automap_models.core.staged import StagedProblem
@@ -81,7 +78,6 @@ def test_the_offline_policys_plan_is_a_warm_start_by_name(capsys: pytest.Capture
     assert length_s <= plan_cost(problem, make_planner("policy").plan(problem)).length_s * (1 + 1e-9)
 
 
-@pytest.mark.slow
 def test_a_factorys_model_is_traced_and_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,7 +105,6 @@ def test_a_factorys_model_is_traced_and_cut(
     assert "sequence" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_training_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert search("--plot", str(tmp_path / "training.png")) == 0

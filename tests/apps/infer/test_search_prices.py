@@ -164,7 +164,6 @@ def test_less_memory_is_never_faster_than_the_fastest(models: str, capsys: pytes
     assert small["memory_bytes"] <= fast["memory_bytes"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", PARTITIONED)
 def test_xla_computes_the_same_with_the_plan_and_reduces_as_many_bytes_as_estimated(
     model: str, models: str, slow_start: list[str], capsys: pytest.CaptureFixture[str]
@@ -246,7 +245,6 @@ def test_a_model_without_trainable_variables_is_refused(models: str, capsys: pyt
     assert "trainable parameters, has no arrays" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_dynamic_shapes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "step.mlir"
     file.write_text(

@@ -49,7 +49,6 @@ def test_without_the_server_s_packages_the_extra_is_named(
     assert capsys.readouterr().err.endswith("not installed; pip install 'automap-models[serve]'\n")
 
 
-@pytest.mark.slow
 def test_it_says_where_it_is_and_answers_until_it_is_interrupted(tmp_path: Path) -> None:
     """Nothing is written where it runs."""
     command = [sys.executable, "-c", "from automap_models.infer.app import main; raise SystemExit(main())"]

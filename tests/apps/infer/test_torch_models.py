@@ -116,7 +116,6 @@ def answered(capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-@pytest.mark.slow
 def test_plans_of_every_kind_are_ranked_and_read_back(answered: Run) -> None:
     Path("pair.yaml").write_text("{nodes: 2, devices_per_node: 2, intra: 1e12, inter: 1e9, memory: 32e9, name: pair}")
     options = ("--topo", "pair.yaml", "--global-batch", "64", "--budget", "0.5", "--max-stages", "2")
@@ -128,7 +127,6 @@ def test_plans_of_every_kind_are_ranked_and_read_back(answered: Run) -> None:
     assert again["length_s"] == pytest.approx(document["best"]["length_s"])
 
 
-@pytest.mark.slow
 def test_operator_partitioning_divides_what_a_megatron_divides(answered: Run) -> None:
     """The inner width of every feed-forward part: the first matrix by rows of `weight`, the second by columns."""
     options = ("--topo", "A", "--mesh", "4", "--objective", "memory", "--out", "plan.json")
@@ -141,7 +139,6 @@ def test_operator_partitioning_divides_what_a_megatron_divides(answered: Run) ->
     assert {name: variable["dim"] for name, variable in priced["variables"].items()} == dims
 
 
-@pytest.mark.slow
 def test_auto_data_parallelism_finds_the_batch(answered: Run) -> None:
     document = answered(
         "search", "adp", "their_models:make_model", "--topo", "A", "--mesh", "8", "--objective", "count"

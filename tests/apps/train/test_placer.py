@@ -49,7 +49,6 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return dict(content["state_dict"])
 
 
-@pytest.mark.slow
 def test_a_resumed_training_ends_with_the_weights_of_an_unbroken_one(tmp_path: Path) -> None:
     """Four updates, broken after three."""
 
@@ -77,7 +76,6 @@ def test_ctrl_c_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         train(compose(*PRETRAIN, "placement.steps=2", f"out={tmp_path}"))
 
 
-@pytest.mark.slow
 def test_an_exported_policy_agrees_with_torch_and_says_nothing_of_this_machine(tmp_path: Path) -> None:
     size = {"hidden": 32, "sage_layers": 1, "attention_layers": 1, "heads": 1, "superposition": True}
     module = PlacerModule({"size": size}, 1, tmp_path)

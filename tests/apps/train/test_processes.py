@@ -29,7 +29,6 @@ def assert_equal_weights(left: list[dict[str, Any]]) -> None:
         assert torch.equal(weight, left[1]["weights"][name]), name
 
 
-@pytest.mark.slow
 def test_two_processes_share_weights_split_the_problems_and_go_on_together(
     tiny_arguments: list[str], tmp_path: Path
 ) -> None:
@@ -53,7 +52,6 @@ def test_two_processes_share_weights_split_the_problems_and_go_on_together(
         assert before < replayed(process) <= before | set(after["visited"].tolist())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGTERM])
 def test_a_signal_to_the_first_process_ends_both_after_a_batch(
     number: signal.Signals, tiny_arguments: list[str], tmp_path: Path

@@ -49,7 +49,6 @@ def last(out: Path) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.slow
 def test_a_killed_and_resumed_run_equals_an_unbroken_one(
     tiny: MakeConfig, tiny_arguments: list[str], tmp_path: Path
 ) -> None:
@@ -75,7 +74,6 @@ def assert_ended_alike(one: Path, other: Path) -> None:
         assert differences(first[part], second[part], part) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "agent",
     [
@@ -120,7 +118,6 @@ def test_every_epoch_leaves_a_newest_checkpoint_even_when_it_is_no_better(
     assert best["global_step"] == 8
 
 
-@pytest.mark.slow
 def test_a_resumed_run_keeps_the_old_curve_and_the_best_checkpoint(tiny: MakeConfig, tmp_path: Path) -> None:
     paper = ("agent=paper", "agent.size.hidden=16")
     train(tiny(*paper, "episodes=128"))

@@ -42,7 +42,6 @@ def train(staged: StagedProblem, **options: Any) -> Result[StagedProblem, Staged
     return OnlinePlanner(OnlineConfig(**options)).solve(staged)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_agent_comes_near_the_optimum_and_the_exact_search_says_how_near(seed: int) -> None:
     result = train(problem(seed), episodes=4 * FEW, seed=seed, prove_s=10.0)
@@ -67,7 +66,6 @@ def test_what_is_told_of_a_round_is_what_its_plans_take() -> None:
         assert entry.best_s <= min(finite) * (1 + 1e-5)
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_rounds_and_another_one_others() -> None:
     def rounds(seed: int) -> tuple[OnlineRound, ...]:
         return train(problem(4), episodes=FEW + 1, seed=seed).search_log

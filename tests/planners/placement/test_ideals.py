@@ -55,12 +55,7 @@ def _published(name: str, shared_data: Path) -> PlacementProblem:
     return PlacementProblem.create(read_placement(shared_data / "placement_graphs" / f"throughput-inputs_{name}.json"))
 
 
-SLOWEST = "LayerGraphs_bert24_inference"
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == SLOWEST else ()) for name in PUBLISHED_MS]
-)
+@pytest.mark.parametrize("name", PUBLISHED_MS)
 def test_the_published_optima_are_met(name: str, shared_data: Path) -> None:
     problem = _published(name, shared_data)
     result = make_planner("ideals", kind="placement").solve(problem)
@@ -168,13 +163,11 @@ def _compare(problem: PlacementProblem) -> None:
     assert result.bound.value == placement_cost(problem, plan).value_s == pytest.approx(best_s, rel=1e-8, abs=1e-15)
 
 
-@pytest.mark.slow
 @given(_small(split=False))
 def test_no_contiguous_placement_of_a_small_graph_is_better(problem: PlacementProblem) -> None:
     _compare(problem)
 
 
-@pytest.mark.slow
 @given(_small(split=True))
 def test_nor_where_each_pass_has_its_own_slowest_device(problem: PlacementProblem) -> None:
     _compare(problem)

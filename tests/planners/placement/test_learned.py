@@ -36,7 +36,6 @@ def solved(seed: int) -> Result[PlacementProblem, PlacementPlan]:
     return LearnedPlanner().solve(random_problem(np.random.default_rng(seed)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_it_is_no_worse_than_any_baseline_and_says_who_made_the_plan(seed: int) -> None:
     result = solved(seed)
@@ -47,7 +46,6 @@ def test_it_is_no_worse_than_any_baseline_and_says_who_made_the_plan(seed: int) 
     assert result.bound is not None and result.bound.value <= result.cost.value_s
 
 
-@pytest.mark.slow
 def test_the_same_seed_makes_the_same_plan() -> None:
     first = solved(SEEDS[0])
     again = make_planner("learned", kind="placement").plan(first.problem)
@@ -59,7 +57,6 @@ def test_the_policy_makes_the_best_baseline_shorter() -> None:
     assert sum("shorter" in solved(seed).notes[0].split("; the policy")[-1] for seed in SEEDS) >= 2
 
 
-@pytest.mark.slow
 def test_operations_of_unknown_types_are_counted_and_named() -> None:
     problem = random_problem(np.random.default_rng(2))
     codes = ("warp_drive",) * 3 + ("add",) * (len(problem.graph) - 3)
@@ -67,7 +64,6 @@ def test_operations_of_unknown_types_are_counted_and_named() -> None:
     assert "3 operations of types unknown to the policy, embedded as unknown: warp_drive" in result.notes
 
 
-@pytest.mark.slow
 def test_fine_tuning_makes_it_no_longer() -> None:
     plain = solved(SEEDS[0])
     tuned = LearnedPlanner(LearnedConfig(finetune_s=0.2)).solve(plain.problem)

@@ -97,7 +97,6 @@ def test_local_search_is_no_worse_than_published(name: str, shared_data: Path) -
     assert value_ms(published(shared_data, name)) <= LOCAL_SEARCH_MS[name] + 0.005
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NON_CONTIGUOUS_OPTIMUM_MS)
 def test_local_search_finds_the_proven_optimum_and_nothing_below_it(name: str, shared_data: Path) -> None:
     best = NON_CONTIGUOUS_OPTIMUM_MS[name]
@@ -143,7 +142,6 @@ def test_the_best_split_for_throughput_has_the_latency_published_for_bert24(shar
     assert latency_s(problem, split) * 1e3 == pytest.approx(108.03, abs=0.005)
 
 
-@pytest.mark.slow
 def test_local_search_shortens_the_latency_of_the_published_programs(shared_data: Path) -> None:
     best_ms = {"LayerGraphs_bert24": 100.22, "LayerGraphs_resnet50": 1443.79, "OperatorGraphs_bert_l-3": 408.47}
     for name, best in best_ms.items():
@@ -194,7 +192,6 @@ def test_local_search_finds_the_optimum_of_small_graphs(seed: int) -> None:
     assert value_ms(problem) == pytest.approx(1e3 * min(values), rel=1e-9)
 
 
-@pytest.mark.slow
 @given(seed=st.integers(0, 10**6), objective=st.sampled_from(("throughput", "latency")))
 @settings(max_examples=10)
 def test_every_plan_is_valid_or_refused(seed: int, objective: str) -> None:

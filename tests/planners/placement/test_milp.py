@@ -116,7 +116,6 @@ def test_throughput_is_that_of_the_best_of_all_placements(seed: int) -> None:
     assert solved_s(problem) == pytest.approx(best_s(problem), rel=2e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
 def test_latency_is_that_of_the_best_of_all_placements(seed: int, pieces: int) -> None:
@@ -289,7 +288,6 @@ PROVEN_MS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "value_ms"), PROVEN_MS)
 def test_published_throughput_is_proven(name: str, value_ms: float, shared_data: Path) -> None:
     graph = read_placement(shared_data / "placement_graphs" / f"throughput-inputs_{name}.json")
@@ -299,7 +297,6 @@ def test_published_throughput_is_proven(name: str, value_ms: float, shared_data:
     assert placement_cost(problem, result.required_plan()).value_s * 1e3 == pytest.approx(value_ms, abs=0.0051)
 
 
-@pytest.mark.slow
 def test_the_greedy_latency_of_bert24_is_proven_optimal(shared_data: Path) -> None:
     graph = read_placement(shared_data / "placement_graphs" / "latency-inputs_LayerGraphs_bert24_inference.json")
     problem = PlacementProblem.create(graph, objective="latency")

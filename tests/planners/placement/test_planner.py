@@ -72,7 +72,7 @@ def problems() -> dict[str, PlacementProblem]:
     }
 
 
-@pytest.mark.parametrize("budget_s", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
+@pytest.mark.parametrize("budget_s", [0.0, 0.1])
 @pytest.mark.parametrize(
     ("name", "objective"),
     [(name, objective) for name, objectives in OBJECTIVES.items() for objective in objectives],
@@ -93,7 +93,6 @@ def test_a_deadline_is_kept_within_twice_its_time_and_the_best_plan_so_far_is_re
     assert result.bound is None or 0 < result.bound.value <= cost.value_s
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_planner_tells_how_far_it_is(name: str) -> None:
     news: list[Progress] = []
@@ -104,7 +103,6 @@ def test_a_planner_tells_how_far_it_is(name: str) -> None:
     assert all(item.done is None or item.total is None or 0 <= item.done <= item.total for item in news)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_result_carries_the_problem_the_cost_the_time_and_the_seed(name: str) -> None:
     problem = PlacementProblem.create(ladder(4, 2), objective=objective_of(name))

@@ -224,7 +224,6 @@ def test_the_least_memory_is_that_of_all_plans(seed, forbidden, make_model, cost
     assert least_memory(replace(space, constraints=constraints))[0] == pytest.approx(min(needed), rel=2e-3)
 
 
-@pytest.mark.slow
 def test_what_is_said_to_fit_does(make_model, pair):
     model = make_model(1, scale=4e9)
     with pytest.raises(Infeasible, match=r"no plan fits the 16 GB .* devices with [\d.]+ GB would fit") as raised:

@@ -207,7 +207,6 @@ def test_where_no_number_of_stages_fits_the_error_still_says_what_would_help() -
         AutoPlanner().plan(problem(weights=1.0, memory=3.0))
 
 
-@pytest.mark.slow
 def test_the_planner_behind_the_one_interface_keeps_the_problem_s_stages() -> None:
     staged_problem = problem(**DATA_PARALLEL_WINS)
     answer = AutoPlanner(AutoConfig(beam=1)).plan(staged_problem)

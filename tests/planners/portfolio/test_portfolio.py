@@ -36,7 +36,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 MODELS = ("bert48_v100", "t5_base_v100", "t5_3b_v100", "t5_11b_v100", "vgg19_v100")
 CLUSTERS = ("A", "B", "C", "p4d-4", "dgx-h100-4")
 FEW = [("bert48_v100", "C"), ("t5_base_v100", "C"), ("vgg19_v100", "C"), ("t5_3b_v100", "A")]
-REST = [pytest.param(pair, marks=pytest.mark.slow) for pair in product(MODELS, CLUSTERS) if pair not in FEW]
+REST = [pair for pair in product(MODELS, CLUSTERS) if pair not in FEW]
 SHARE, MIN_GAIN = 0.25, 0.02
 """The least stage and the least gain of the defaults, as docs/how-to/plan.md has them."""
 
@@ -63,7 +63,6 @@ def default_report(model: str, cluster: str) -> PlanReport:
     return report if report is not None else pytest.skip("no plan fits")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "cluster", "stages"),
     [("bert48_v100", "C", 14), ("t5_3b_v100", "C", 16), ("t5_base_v100", "dgx-h100-4", 16)],
@@ -79,7 +78,6 @@ def test_the_default_plan_of_one_problem_is_no_longer_than_that_of_tables(
     assert best.result.cost.step_s <= tables.result.cost.step_s * (1.0 + 1e-9)
 
 
-@pytest.mark.slow
 def test_every_stage_of_a_default_plan_holds_work(example: tuple[str, str]) -> None:
     """T5-base on C once had seven stages, four of them one instruction of 0 s on one device each."""
     report = default_report(*example)
@@ -132,7 +130,6 @@ def _data_parallel_s(space: PlanningSpace, micro_batches: int) -> float:
 # --- what hardly fits ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_t5_11b_fits_sixteen_devices_where_no_cut_of_a_framework_does() -> None:
     """It was said to fit none of A, B and C: no start did, and moves set out from plans that do."""
     report = default_report("t5_11b_v100", "A")
@@ -173,7 +170,6 @@ def without_times(report: PlanReport) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("model", "cluster"), FEW[1:2])
 def test_neither_earlier_searches_nor_a_busy_machine_change_an_answer(model: str, cluster: str) -> None:
     expected = without_times(default_report(model, cluster))
@@ -199,7 +195,6 @@ MOST_PASSES, MOST_WITHOUT_PROOF = 8e7, 1.6e7
 counted in terms of these (planners.effort)."""
 
 
-@pytest.mark.slow
 def test_a_default_plan_takes_so_many_evaluations_and_no_more(example: tuple[str, str]) -> None:
     for options, most in ((PlanOptions(), MOST_PASSES), (PlanOptions(certify_s=0.0), MOST_WITHOUT_PROOF)):
         assert counted_report(*example, options)[1] <= most
@@ -254,7 +249,7 @@ def optimum_s(space: PlanningSpace) -> float:
     return best_s
 
 
-@pytest.mark.parametrize("min_stage", [pytest.param(0.0, marks=pytest.mark.slow), 0.25])
+@pytest.mark.parametrize("min_stage", [0.0, 0.25])
 def test_small_problems_are_planned_nearly_as_well_as_by_trying_everything(min_stage: float) -> None:
     """Up to four stages; no bound is above the optimum, and one that is exact is the optimum."""
     ratios = []
@@ -335,7 +330,6 @@ def test_fewer_demands_never_give_a_longer_plan(seed: int) -> None:
     assert step_s(Constraints()) <= own_s * (1 + 1e-9)
 
 
-@pytest.mark.slow
 def test_equal_stages_of_vgg19_are_no_shorter_than_its_default() -> None:
     options = PlanOptions(global_batch=64, min_gain=0.0)
     free, _ = counted_report("vgg19_v100", "C", options)
@@ -344,7 +338,6 @@ def test_equal_stages_of_vgg19_are_no_shorter_than_its_default() -> None:
     assert free.cost.step_s <= equal.cost.step_s * (1 + 1e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("batch", [40, 64])
 def test_no_replica_of_several_stages_is_left_without_a_sample(batch: int) -> None:
     """24 replicas of 40 samples were 2 for each of 20, and none for 4."""
@@ -355,7 +348,6 @@ def test_no_replica_of_several_stages_is_left_without_a_sample(batch: int) -> No
         assert (replicas - 1) * most < report.problem.samples
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "cluster", "options"),
     [

@@ -49,7 +49,6 @@ def trapped() -> tuple[Solved, list[Progress]]:
     return solve("agent", trap(), news.append), news
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_the_agent_reaches_the_proven_optimum_of_small_problems(seed: int, random_sharding_problem: Draw) -> None:
     problem = random_sharding_problem(seed, classes=(6, 14))
@@ -61,7 +60,6 @@ def test_the_agent_reaches_the_proven_optimum_of_small_problems(seed: int, rando
     assert not result.facts["interrupted"]
 
 
-@pytest.mark.slow
 def test_greedy_decisions_fall_into_the_trap_and_the_agent_does_not(trapped: tuple[Solved, list[Progress]]) -> None:
     """Partitioned are 4 parameters by the largest class, 9 by the three that it excludes."""
     (along,) = trap().along
@@ -77,7 +75,6 @@ def test_the_second_stage_leads_out_of_the_trap() -> None:
     assert search.best.partitioned == 9
 
 
-@pytest.mark.slow
 def test_equal_seeds_search_alike(random_sharding_problem: Draw) -> None:
     problem = random_sharding_problem(3, classes=(12, 14))
 
@@ -126,7 +123,6 @@ def test_a_search_leaves_torch_s_threads_as_they_were() -> None:
     assert after == 3
 
 
-@pytest.mark.slow
 def test_an_interrupted_search_goes_on_as_if_it_had_not_been(random_sharding_problem: Draw) -> None:
     problem, config = random_sharding_problem(3, classes=(12, 14)), read_search_agent("paper")
     whole = AgentSearch(problem, config, 0)
@@ -149,7 +145,6 @@ def test_stopping_at_the_optimum_is_asked_for(trapped: tuple[Solved, list[Progre
     assert stopped.facts["episodes"] < patient.facts["episodes"]
 
 
-@pytest.mark.slow
 def test_auto_data_parallelism_goes_without_linkage_groups() -> None:
     """Two inputs with a shared batch; the sequence is dead."""
     inputs = tuple(Variable(name, (8, 6), "s32", 192.0, "input") for name in ("ids", "labels"))

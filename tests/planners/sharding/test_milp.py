@@ -286,7 +286,6 @@ def partitioned(plan: ShardingPlan, axis: int = 0) -> dict[str, int]:
 TABLE_4 = {"fc1/kernel": 1, "fc1/bias": 0, "fc2/kernel": 0, "predictions/kernel": 1, "predictions/bias": 0}
 
 
-@pytest.mark.slow
 def test_vgg19_on_8_is_table_4() -> None:
     assert partitioned(published("vgg19", 8)) == TABLE_4
     assert len(published("vgg19", 8).candidates()) == 38  # hlo.md and Table 5
@@ -306,7 +305,6 @@ def table_3(name: str) -> int:
     return {"q": 1, "k": 1, "v": 1, "o": 0, "wi": 1, "wo": 0}[parent]
 
 
-@pytest.mark.slow
 def test_t5_base_is_table_3_and_table_6() -> None:
     plan = published("t5_base", 4)
     assert {v.name: dim for v, dim in plan.candidates().items()} == {v.name: table_3(v.name) for v in plan.candidates()}
@@ -315,7 +313,6 @@ def test_t5_base_is_table_3_and_table_6() -> None:
     assert partitioned(published("t5_base", 8, "data")) == {"ids": 0, "decoder_ids": 0, "labels": 0}
 
 
-@pytest.mark.slow
 def test_t5_11b_on_32_is_table_3() -> None:
     plan = published("t5_11b", 32)
     assert {v.name: dim for v, dim in plan.candidates().items()} == {v.name: table_3(v.name) for v in plan.candidates()}

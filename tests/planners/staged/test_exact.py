@@ -91,7 +91,6 @@ def test_a_stage_that_fills_its_device_exactly_fits():
     assert exact_search(StagedProblem(profile, smaller, 2, granularity=4)) is None
 
 
-@pytest.mark.slow
 def test_rounding_at_the_memory_limit_never_makes_an_infeasible_plan(make_problem, brute_force):
     """The limit is set to what the best plan needs, and to hardly less: memories are compared to rounding."""
     for seed in range(20):

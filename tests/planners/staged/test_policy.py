@@ -71,7 +71,6 @@ def followed(module: RainbowModule, problem: StagedProblem, first: int | None = 
     return StagedPlan(problem.grid.to_instructions(points), devices, problem.micro_batches, "policy", points)
 
 
-@pytest.mark.slow
 def test_a_beam_follows_each_of_the_best_first_cuts_greedily(trained: Trained) -> None:
     """As wide as there are first cuts, it holds the greedy continuation of every one; with 1 it is plain greedy."""
     for problem in [problem for problem in trained.problems if problem.stages > 2][:6]:
@@ -274,7 +273,6 @@ def test_the_shipped_policy_is_for_every_size_that_people_have() -> None:
     assert (policy.ranges["stages"], policy.ranges["micro_batches"]) == ((2, 16), (1, 256))
 
 
-@pytest.mark.slow
 def test_planning_by_policy_imports_no_torch() -> None:
     profile = sorted((ROOT / "examples").glob("*.npz"))[0]
     code = f"""

@@ -170,7 +170,6 @@ def annealed_s(problem: StagedProblem, draws: int) -> float:
     return best
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_nine_stages_under_gpipe_that_are_not_proven_are_no_longer_than_annealing_finds(seed: int) -> None:
     """A search stopped after half a second gave 0.2843 s where annealing took 0.3 s to 0.2287 s."""

@@ -68,14 +68,12 @@ def test_no_stage_has_more_replicas_than_there_may_be(seed, make_problem):
         assert "replica(s)" in str(refused) and shortest == np.inf
 
 
-@pytest.mark.slow
 @given(seed=st.integers(0, 10**6))
 def test_it_is_the_optimum_of_any_small_problem(seed, make_problem):
     problem = hybrid_problem(seed, make_problem, max_n=6, max_devices=8, max_stages=3)
     assert search(problem) == pytest.approx(brute_force(problem), rel=1e-12)
 
 
-@pytest.mark.slow
 def test_the_random_problems_need_every_kind_of_way(make_problem):
     """Some optima partition, some replicate, some do both or mix shardings; memory decides some; S is 1 to 4."""
     mixed = partitioned = replicated = stages = 0
@@ -247,7 +245,6 @@ def test_no_plan_of_shardings_is_shorter_where_kernels_saturate(seed, make_probl
     assert (np.inf if outcome.cost is None else outcome.cost.step_s) == pytest.approx(shortest, rel=1e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("clock", [False, True])
 @pytest.mark.parametrize("seed", range(12))
 def test_stages_in_shardings_on_mixed_nodes_take_what_plans_cost(seed, clock, make_problem):

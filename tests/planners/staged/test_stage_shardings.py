@@ -135,7 +135,6 @@ def test_no_choice_is_faster_than_the_first_or_smaller_than_the_last_or_better_t
         assert faster.time_s < smaller.time_s and faster.memory_bytes > smaller.memory_bytes
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_one_stage_on_all_devices_costs_what_the_sharding_plan_does(name: str) -> None:
     """Two models of one step, made apart: sums over instructions here, over classes in cost.sharding."""
@@ -220,7 +219,6 @@ def test_times_of_another_making_are_divided_likewise() -> None:
         stage_shardings(step.module, step.sharding, step.graph, step.profile, DEVICE, CLUSTER, measured_s)
 
 
-@pytest.mark.slow
 def test_t5_base_is_megatrons_plan_as_far_as_its_twelve_heads_divide() -> None:
     """Shoeybi et al., arXiv 1909.08053; by 8 only the feed-forward layers and the vocabulary do not stay whole."""
     device, cluster = read_device("v100"), read_cluster("A")

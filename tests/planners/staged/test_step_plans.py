@@ -131,7 +131,6 @@ def test_what_relocation_keeps_of_a_plan_changes_nothing(
         best_s = step_s
 
 
-@pytest.mark.slow
 def test_tiny_problems_are_planned_nearly_optimally() -> None:
     """Against all plans there are."""
     ratios = []

@@ -25,7 +25,6 @@ def problem(nodes: int, per_node: int, stages: int = 4, **changes: Any) -> Stage
     return StagedProblem(profile, cluster, stages=stages, micro_batches=32, **changes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "per_node"), [(17, 8), (16, 16), (40, 8)])
 def test_clusters_of_every_size_are_planned_device_by_device(nodes: int, per_node: int) -> None:
     staged_problem, planner = problem(nodes, per_node, stages=8), TablesPlanner()

@@ -31,7 +31,6 @@ from automap_models.planners.strategies.subspace_costs import RankCosts, Subspac
 from automap_models.simulate.strategy import StrategyPricing
 
 
-@pytest.mark.slow
 def test_no_strategy_that_fits_is_shorter_than_the_closed_bounds_of_its_family() -> None:
     compared, bubbles = 0, 0
     for seed in range(2000, 2013):
@@ -129,7 +128,6 @@ OF_DIVISIONS = ("division", "ranks")
 BOUNDS = (*OF_DIVISIONS, "family", "few chains", "more chains", "whole blocks")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("draws", counts(8, 40, 1000))
 def test_no_bound_is_above_a_simulated_step_of_any_model_on_any_cluster(draws: int) -> None:
     counted = _bounds_of(range(9000, 9000 + draws))

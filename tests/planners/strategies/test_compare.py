@@ -84,7 +84,6 @@ def test_kinds_that_the_best_strategy_is_of_are_not_searched_again(comparisons: 
     assert not any(used <= set(re.findall(r"\w+", progress.what.partition(": ")[2])) for progress in news)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_no_comparison_is_shorter_than_what_is_recommended(seed: int) -> None:
     """Under a best step of 5.38 s stood "with equal cuts 5.23 s, longer by 0.0 %": what was beside it was left.
@@ -119,7 +118,6 @@ def test_stages_of_equally_many_layers_are_preferred_unless_others_are_two_per_c
     assert best.step_s == pytest.approx(equal.cost.step_s if lost <= 0.02 else searched.cost.step_s)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bytes_per_s", [1.35e10, 1.4e10, 1.45e10])
 def test_fewer_kinds_of_parallelism_are_preferred_unless_more_are_two_per_cent_shorter(bytes_per_s: float) -> None:
     """Of a GPT-2 on 32 H100 in float32 context parallelism on 4 devices saved 8 of 415,000 µs, and was advised.
@@ -257,7 +255,6 @@ MODELS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("links", [1e11, 1e9])
 @pytest.mark.parametrize(("model", "framework"), zip(MODELS, training_limits(), strict=True))
 def test_a_search_with_fewer_demands_never_comes_to_what_asks_more(model: str, framework: str, links: float) -> None:
@@ -276,7 +273,6 @@ def test_a_search_with_fewer_demands_never_comes_to_what_asks_more(model: str, f
     assert shortest == pytest.approx(sorted(shortest))
 
 
-@pytest.mark.slow
 def test_all_searches_of_a_request_share_its_budget() -> None:
     """bert48 on C took 125 s of a budget of 20 s, as each framework's search had the budget of the first one."""
     problem = replace(PROBLEM, work=gpt_work(24, 2048, 16), cluster=Cluster(2, 8, 3e11, 2e11, 4e10), fixed={})

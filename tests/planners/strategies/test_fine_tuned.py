@@ -29,7 +29,6 @@ FIXED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", FIXED)
 @pytest.mark.parametrize(
     "training",
@@ -47,7 +46,6 @@ def test_it_finds_the_shortest_of_all_strategies_under_any_memory(training: Trai
     require_shortest(StrategyProblem(work=work, cluster=cluster, device=DEVICE, global_batch=8, fixed=FIXED[kind]))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("offloads_gradients", [False, True])
 @pytest.mark.parametrize("kind", FIXED)
 def test_it_does_where_hosts_update_the_weights(kind: str, offloads_gradients: bool) -> None:

@@ -63,9 +63,7 @@ def compared(seed: int, target: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "target", [*FRAMEWORKS[:2], *(pytest.param(target, marks=pytest.mark.slow) for target in FRAMEWORKS[2:])]
-)
+@pytest.mark.parametrize("target", FRAMEWORKS)
 def test_the_best_strategy_that_a_framework_can_express_is_found(target: str) -> None:
     seeds = np.arange(3000, 3018) + 100 * FRAMEWORKS.index(target)
     assert sum(compared(seed, target) for seed in seeds.tolist()) >= 1

@@ -20,7 +20,6 @@ def _problem(seed: int, global_batch: int = 8) -> StrategyProblem:
     return replace(random_problem(seed), fixed={}, global_batch=global_batch, cluster=cluster)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_sequences_that_are_split_in_vain_are_no_shorter_whole(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """cp 4, dp 1, micro-batch 2 has a counterpart cp 2, dp 2, micro-batch 1, which the grid has."""

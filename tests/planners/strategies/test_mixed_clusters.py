@@ -32,7 +32,6 @@ def mixed_problem(seed: int) -> StrategyProblem:
     return StrategyProblem(work=work, cluster=cluster, device=DEVICE, global_batch=8, fixed=fixed)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_the_best_strategy_of_both_orders_of_the_nodes_is_found(seed: int) -> None:
     problem, steps = mixed_problem(seed), {}

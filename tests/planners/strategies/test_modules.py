@@ -106,7 +106,6 @@ def _agrees(seed: int) -> Counter[str]:
     return Counter([*modules_of(str(best.recompute)), best.offload])
 
 
-@pytest.mark.slow
 def test_plans_with_modules_are_the_best_of_all() -> None:
     assert set(sum((_agrees(seed) for seed in range(FAST)), Counter[str]())) >= {"none", "optimizer"}
 

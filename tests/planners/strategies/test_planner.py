@@ -44,7 +44,6 @@ def _agrees(seed: int) -> bool:
     return True
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("budget_s", [0.03, 0.2])
 def test_a_search_that_its_budget_ends_comes_to_the_same_whatever_the_clock_says(
     budget_s: float, monkeypatch: pytest.MonkeyPatch
@@ -73,7 +72,6 @@ def test_plans_and_bounds_are_those_of_all_strategies_of_a_thousand_problems(par
     assert all(_agrees(seed) for seed in range(part, ALL, PARTS))
 
 
-@pytest.mark.slow
 def test_no_layer_moved_to_another_stage_makes_the_best_strategy_shorter() -> None:
     """Of a search that tries no neighbours before: strategies with a layer moved are priced, whatever recomputes."""
     moved, several = 0, 0
@@ -100,7 +98,6 @@ def test_no_layer_moved_to_another_stage_makes_the_best_strategy_shorter() -> No
     assert moved >= 20
 
 
-@pytest.mark.slow
 def test_a_search_of_a_second_comes_to_a_strategy_on_two_thousand_devices() -> None:
     """Listing the degrees of so many devices alone took longer than that, and searches of 3 s ended with nothing."""
     cluster = Cluster(280, 8, 300e9, 100e9, 80e9)
@@ -146,7 +143,6 @@ def test_the_usual_precision_is_the_faster_one_of_16_bits() -> None:
     assert usual_precision([replace(DEVICE, matrix={"float32": 1e12})]) == "fp32"
 
 
-@pytest.mark.slow
 def test_a_plan_that_a_person_would_try_first_is_not_better_than_a_search_that_its_budget_ended() -> None:
     """ZeRO-3 alone with full recomputation was 2 % shorter than what a search of 20 s once came to."""
     cluster = Cluster(8, 8, 450e9, 400e9, 80e9, name="8 × 8 H100")

@@ -44,7 +44,6 @@ def of_the_profile(strategy: Strategy, work: ProfileWork) -> bool:
     return strategy.schedule in work.schedules and set(strategy.recompute_kinds) <= set(work.recompute)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 4, 6])
 def test_the_best_strategy_is_that_of_all_of_them(seed: int) -> None:
     draw = np.random.default_rng(seed)

@@ -52,7 +52,6 @@ def _agrees(seed: int) -> Counter[str]:
     return Counter([*(name for name, holds in traits.items() if holds), *opened])
 
 
-@pytest.mark.slow
 def test_plans_and_bounds_are_those_of_all_strategies() -> None:
     seen = sum((_agrees(seed) for seed in range(FAST)), Counter[str]())
     assert all(seen[f"{name} open"] for name in VALUES)
