@@ -209,7 +209,7 @@ SETTINGS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     **{key: (lambda value: value is None or _path(value), "give a path or null") for key in ("ckpt_path", "init_from")},
     **_integer_rules(0, "seed", "trainer.threads"),
     **_integer_rules(1, "episodes", "visits", "data.validation_groups", "data.batch", "data.steps_per_epoch"),
-    **_integer_rules(1, "agent.learner.branches", "agent.size.hidden", "agent.agent.n_steps"),
+    **_integer_rules(1, "agent.learner.branches", "agent.size.hidden"),
     **_integer_rules(1, "trainer.devices", "trainer.num_nodes"),
     **_integer_rules(2, "data.min_stages", "env.points", "env.max_stages", "env.max_devices"),
     "export": (lambda value: isinstance(value, bool), "give true or false"),
@@ -246,9 +246,6 @@ def build_module(config: DictConfig) -> RainbowModule:
     size = checked(NetworkSize, "agent.size", config.agent.size, OmegaConf.create(env))
     agent = checked(AgentConfig, "agent.agent", config.agent.agent)
     learner = checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)
-    if agent["n_steps"] != 1 or agent["best_known"]:
-        do = "set agent.agent.n_steps=1 and agent.agent.best_known=false, or several agent.learner.branches"
-        raise BadInput("episodes of pipelines are learned one decision at a time", where="agent.agent", do=do)
     try:
         return RainbowModule(config.agent.network, config.env.reward, size, agent, learner, config.seed)
     except (MemoryError, RuntimeError) as error:  # torch's allocator raises a RuntimeError

@@ -138,7 +138,7 @@ class AgentSearch:
         self._best_greedy = max(self._best_greedy, scores[0])
         self._patience = self.config.patience if better else self._patience - self.config.round
         if not deadline.passed:
-            self.learner.remember(start, moments)
+            self.learner.remember(moments)
         for _ in range(self.config.learner.iterations):
             if deadline.passed:
                 break

@@ -194,7 +194,7 @@ def test_the_paper_s_hyper_parameters_are_shipped() -> None:
     """Auto-MAP §5.1, as printed."""
     document = read_search_agent("paper")
     agent, learner = document.agent_config("operator"), document.learner.config()
-    assert (agent.gamma, agent.double, agent.epsilon_start, agent.epsilon_end) == (0.6, True, 1.0, 0.1)
+    assert (agent.gamma, agent.epsilon_start, agent.epsilon_end) == (0.6, 1.0, 0.1)
     assert (learner.batch, learner.replay, learner.target_every) == (64, 2_000, 100)
     assert (learner.alpha, learner.beta) == (0.2, 0.6)
     assert learner.learning_rate < 1e-3
