@@ -37,7 +37,7 @@ from automap_models.core.result import TIE, Bound, Result, Status
 from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import MergedSums, ShardingWork
 from automap_models.cost.sharding import ShardingCount, axis_costs, objective_value, sharding_cost
-from automap_models.envs.sharding.propagation import Propagation, sharded_classes
+from automap_models.envs.sharding.propagation import Propagation
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 
@@ -158,8 +158,7 @@ def _greedy(problem: ShardingProblem) -> IntArray:
     axis_of = np.full(len(problem.classes), UNUSED)
     for axis, along in enumerate(problem.along):
         taken = np.flatnonzero(axis_of != UNUSED).tolist()
-        episode = Propagation(along).greedy(linkage_groups=along.axis.kind == "operator", unavailable=taken)
-        axis_of[list(sharded_classes(episode.state))] = axis
+        axis_of[Propagation(along).greedy(linkage_groups=along.axis.kind == "operator", unavailable=taken)] = axis
     return axis_of
 
 
