@@ -51,10 +51,6 @@ class AtomicCheckpoints(TorchCheckpointIO):
 def read_checkpoint(path: Path, key: str) -> dict[str, Any]:
     """The content of a checkpoint file.
 
-    Args:
-        path: the file.
-        key: the setting that named it.
-
     Raises:
         BadInput: it is missing, truncated or no checkpoint of a training run.
     """
@@ -260,9 +256,7 @@ def checked(record: type[Any], where: str, *settings: DictConfig, do: str = "see
 
     Args:
         record: whose fields the settings are.
-        where: their group.
         settings: values, the last ones of a key first.
-        do: what a user is told to do about a mistake.
 
     Raises:
         BadInput: one is unknown, or of another kind than the field.
@@ -352,8 +346,6 @@ def build_trainer(config: DictConfig, epochs: int, gap: float | None = None) -> 
     """The Trainer that a config describes.
 
     Args:
-        config: of the run.
-        epochs: of the run.
         gap: to the optimum before it, which people see until there is another.
 
     Raises:

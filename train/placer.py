@@ -79,8 +79,6 @@ class PlacerModule(L.LightningModule):
     """One update: imitation of a batch of examples.
 
     Args:
-        config: fields of PlacerConfig.
-        seed: of every draw.
         out: folder of the run, which keeps examples.
     """
 

@@ -57,7 +57,6 @@ def traced_graph(name: str, sequence: int | None = None) -> PlacementGraph:
     """The step of a built-in model, timed by the roofline of a V100; this takes jax, and for some models minutes.
 
     Args:
-        name: of the model.
         sequence: tokens of a sample; None: as many as are usual for it.
     """
     from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
@@ -90,7 +89,6 @@ def examples(
 
     Args:
         problem: of the objective step.
-        seed: of every draw.
         moves: simulated for an example, at most.
         walks: moves of annealing after which a placement is an example.
     """

@@ -26,8 +26,6 @@ class ShardingQNetwork(nn.Module):
     """A dueling perceptron on the m decisions in their order and the share of them that lies behind (Auto-MAP §3.2).
 
     Args:
-        dims: m.
-        hidden: width of a layer.
         layers: number of layers below the two heads.
     """
 
@@ -152,13 +150,7 @@ def empty_decision(tables: ShardingTables) -> Items:
 
 
 class DecisionLearner(Learner):
-    """The learner of an agent that plays on one problem while it learns; its replay holds decisions.
-
-    Args:
-        agent: whose networks are trained.
-        config: how to train.
-        rng: of the replay's draws.
-    """
+    """The learner of an agent that plays on one problem while it learns; its replay holds decisions."""
 
     def __init__(self, agent: ShardingAgent, config: LearnerConfig, rng: np.random.Generator) -> None:
         replay = PrioritisedReplay(config.replay, empty_decision(agent.tables), config.alpha, config.beta)

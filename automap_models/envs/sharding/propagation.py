@@ -66,7 +66,6 @@ class Propagation:
         """The classes that are sharded in the end, ascending, where every dimension is unless that conflicts.
 
         Args:
-            linkage_groups: see `order`.
             unavailable: classes that stay replicated along this axis.
         """
         open_classes, sharded = self.along.live.copy(), []

@@ -88,10 +88,8 @@ def latency_program(
     these times, so that in whole ticks no plan takes longer than it does.
 
     Args:
-        problem: for latency.
         tick_s: what one unit of time means.
         upper: no plan with a larger latency is wanted, in ticks.
-        deadline: when to stop.
 
     Raises:
         OutOfTime: the deadline has passed.

@@ -89,11 +89,6 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The best plan that the planner finds.
 
-        Args:
-            problem: what to place.
-            deadline: when to stop with the best plan so far.
-            watch: is told how far the search is.
-
         Raises:
             BadInput: the planner is not made for such a problem, its objective aside.
         """
@@ -103,7 +98,6 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
 
         Args:
             assignment: [n] devices; None where none of those that it looked at fits the memory.
-            notes: what a person should know about them.
         """
         if assignment is None:
             return Outcome(reason=no_placement(problem, self.name))

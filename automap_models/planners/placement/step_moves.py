@@ -130,8 +130,6 @@ def drawn_moves(
 
     Args:
         logits: [P, D].
-        inputs: what they answer.
-        count: moves to draw.
         uniform: share of all moves alike.
         random: of the draws (Gumbel's maximum: Vieira, "Gumbel-max trick and weighted reservoir sampling", 2014).
     """

@@ -153,10 +153,8 @@ def throughput_program(
     """Any unit anywhere: the integer program of §4.1 with one column per unit and device.
 
     Args:
-        problem: for throughput.
         tick_s: what one unit of time means.
         upper: no plan with a larger value is wanted, in ticks.
-        deadline: when to stop.
 
     Raises:
         OutOfTime: the deadline has passed.

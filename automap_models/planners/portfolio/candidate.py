@@ -190,8 +190,6 @@ def simplicity(plan: StagedPlan, devices: int, ends: Collection[int]) -> Simplic
     """The kind of a plan.
 
     Args:
-        plan: of the model.
-        devices: of the cluster.
         ends: the last instruction of each block.
     """
     if plan.stages == 1:

@@ -38,7 +38,6 @@ def prove(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> B
     Args:
         attempts: at least one of which has a plan.
         budget_s: counted seconds for one of them; with 0 there is only the bound of even work.
-        deadline: when to stop in any case.
     """
     for attempt in attempts:
         attempt.first = attempt.plan

@@ -94,7 +94,6 @@ def combinations(
     Args:
         fields: of every StagedProblem, where they are not the defaults.
         out_of_range: says for which problems a policy is not made; `auto` leaves those out.
-        where: the sweep's file, for messages.
 
     Raises:
         BadInput: there are too many of them, or the profile does not say how many samples it describes.
@@ -195,7 +194,6 @@ def sweep(
     """Plan every combination.
 
     Args:
-        chosen: see `combinations`.
         planner: for every combination; those of `auto` share their plans.
         progress: called with how many problems are done and how many there are.
     """

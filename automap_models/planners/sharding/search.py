@@ -64,7 +64,6 @@ class AgentSearch:
         problem: to search for a plan of; its mesh has one axis and its objective is the count.
         config: the agent's hyper-parameters, of both kinds of plans.
         seed: of weights, exploration and the replay's draws.
-        watch: receives every round.
 
     Attributes:
         best: the best plan so far.
@@ -97,7 +96,6 @@ class AgentSearch:
         Args:
             episodes: after which the first stage ends, stable or not; None is as many as it takes.
             good_enough: the search ends with the first plan that partitions as many candidates.
-            deadline: after which it ends.
         """
         most = float("inf") if episodes is None else episodes
         with one_thread():

@@ -136,7 +136,6 @@ def price_report(result: Result[ShardingProblem, ShardingPlan], planning_s: Call
     """A plan and the prices beside it.
 
     Args:
-        result: of a problem whose objective prices a step.
         planning_s: seconds from the model to the plan, asked when all is done.
 
     Raises:

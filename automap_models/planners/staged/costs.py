@@ -85,12 +85,7 @@ def result_of(
     """A planner's plan with its cost; without a plan where the plan is not valid for the problem, or does not fit.
 
     Args:
-        problem: as solved.
-        plan: for it.
-        cost: of the plan, if it is known.
         begun_s: `time.perf_counter()` when planning began.
-        status: of a plan that fits.
-        bound: what is proven.
     """
     valid, objection = plan.check_valid(problem)
     reason: Infeasible | None

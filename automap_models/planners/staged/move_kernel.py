@@ -106,7 +106,6 @@ def moved_on(
 
     Args:
         start: boundaries and devices where its stages begin, and the end.
-        limit_s: only shorter steps are of interest.
         by_boundary, by_device: how far stages begin beside where they do, after a shift.
         parts: at so many boundaries and as many devices a stage is divided, at most; with 0 nothing is relocated.
         most: passes of the simulator that it may take about.
@@ -145,7 +144,6 @@ def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray
     """Shift where some neighbouring stages begin; from each shorter plan on to the next.
 
     Args:
-        index: of the stages, see `block`.
         best: step of the best plan so far, or a limit.
         has_plan: whether that is the route's, which then fits and has its times.
 
@@ -209,10 +207,7 @@ def relocate(search: Search, gone: int, parts: int, best: float, has_plan: bool)
     """Make stage `gone` and the one before it one stage, and divide some stage; up to the first shorter plan.
 
     Args:
-        gone: 1 … S-1.
-        parts: see `moved_on`.
         best: step of the best plan so far, or a limit.
-        has_plan: as of `shift`.
 
     Returns:
         The step of the route in the end.
@@ -294,7 +289,6 @@ def judged(search: Search, low: int, high: int, choose: bool, limit_s: float) ->
 
     Args:
         low, high: stages whose times, in the draft, are not those of the plan; others are.
-        choose: see stage_kernel.filled.
     """
     stages, draft, count = search.stages, search.draft, search.stages.in_flight.size
     if not filled(stages, search.trial, low, high, choose, limit_s, draft):

@@ -178,11 +178,7 @@ class StepBounds:
         return windows
 
     def least_s(self, limit_s: float, deadline: Deadline) -> dict[StagedProblem, float]:
-        """A step that no plan of each problem on its places falls below, at most the limit; 0 where it is not known.
-
-        Args:
-            limit_s, deadline: see `rest`.
-        """
+        """A step that no plan of each problem on its places falls below, at most the limit; 0 where it is not known."""
         rest = self.rest(limit_s, deadline)
         if rest is None:
             return dict.fromkeys(self.problems, 0.0)
@@ -200,12 +196,7 @@ def evenly_s(problem: StagedProblem) -> float:
 
 
 def least_step_s(problem: StagedProblem, limit_s: float, deadline: Deadline) -> float:
-    """No plan of the problem on its grid is shorter; at most the limit.
-
-    Args:
-        problem: of one stage or more.
-        limit_s, deadline: see `StepBounds.rest`.
-    """
+    """No plan of the problem on its grid is shorter; at most the limit."""
     least_s = evenly_s(problem)
     if problem.stages > 1 and least_s < limit_s:
         least_s = max(least_s, StepBounds([problem]).least_s(limit_s, deadline)[problem])
