@@ -30,7 +30,6 @@ class MoveExample:
     """One placement with the worth of some of its moves.
 
     Attributes:
-        inputs: what the network sees.
         moves: [m, 2] pieces and devices.
         gains: [m] what each takes off the step, as a share of it.
     """
@@ -88,8 +87,6 @@ def examples(
     """Examples of one problem, one at a random level for each of `walks`.
 
     Args:
-        problem: of the objective step.
-        moves: simulated for an example, at most.
         walks: moves of annealing after which a placement is an example.
     """
     random = np.random.default_rng([seed, 1])

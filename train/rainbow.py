@@ -39,7 +39,6 @@ class RainbowModule(L.LightningModule):
     """Rainbow on the pipeline environment.
 
     Args:
-        reward: one of rl.episodes.REWARDS.
         size, agent, learner: plain mappings of NetworkSize, AgentConfig and OfflineLearnerConfig.
         seed: of exploration, of the replay's draws and of the weights; ranks add their number.
     """

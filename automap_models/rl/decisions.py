@@ -70,9 +70,7 @@ class ShardingAgent:
     """A Q-network with its target network on one problem.
 
     Attributes:
-        tables: of the problem.
         online, target: of equal make.
-        config: see AgentConfig.
     """
 
     tables: ShardingTables

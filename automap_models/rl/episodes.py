@@ -55,10 +55,6 @@ class PipelineAgent:
     Attributes:
         online, target: of equal make.
         describe: what they read of states.
-        max_stages: of a problem.
-        reward: one of REWARDS.
-        config: see AgentConfig.
-        generator: of everything random.
     """
 
     online: PipelineNetwork

@@ -31,7 +31,6 @@ class Propagation:
     """The m dimensions to decide on along one axis, and how decisions on them spread over the k classes.
 
     Attributes:
-        along: whose candidates' dimensions are decided.
         dim_classes: [m] class of each dimension, by its position among `along.candidate_dims`.
         sizes: [k] how many of those dimensions each class holds: what a decision to replicate decides.
         excluded_sizes: [k] how many of them sharding a class replicates.

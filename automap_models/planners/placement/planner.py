@@ -62,7 +62,6 @@ class Outcome:
         bound_s: no plan that the planner chooses from has a smaller value; infinite where there is no such plan.
         optimal: whether the plan is proven to be the best of these.
         reason: why there is no plan; None where the plan's own check is to say that.
-        notes: what a person should know about it.
     """
 
     plan: PlacementPlan | None = None

@@ -27,7 +27,6 @@ class StepUnits:
     """The u classes of a problem of n operations, and the graph between them.
 
     Attributes:
-        problem: what to place.
         tables: of the problem, for simulations.
         unit_of: [n] unit of each operation, numbered in topological order of their first.
         time_s: [u] mean time over the devices.

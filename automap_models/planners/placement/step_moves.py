@@ -71,9 +71,7 @@ class MoveSpace:
     """The moves of a problem's placements.
 
     Attributes:
-        units: of the problem.
         levels: [u] group of each unit, from coarse partitions to single units.
-        view: of the network.
     """
 
     def __init__(self, units: StepUnits, seed: int, schedule: DrawSettings | None = None) -> None:

@@ -73,8 +73,6 @@ class Sweep:
     """What a sweep came to.
 
     Attributes:
-        profile: of the model.
-        rows: one a combination.
         global_batch: samples between two updates, if they are the same for all rows.
     """
 

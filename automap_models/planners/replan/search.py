@@ -68,8 +68,6 @@ class OrderSearch:
 
     Attributes:
         plan: the shortest plan with its devices; the running one where no other is preferred.
-        log: the orders that were searched.
-        notes: what a person should know about the search.
     """
 
     plan: PlacedPlan

@@ -36,7 +36,6 @@ class Round(NamedTuple):
         epsilon: share of exploratory decisions; 0 where the agent only follows its policy.
         greedy: score of the episode that followed the policy alone; None where none did.
         scores: of all episodes of the round in their order: candidates that the plan of each partitions.
-        best: the best score so far.
     """
 
     stage: int
@@ -62,12 +61,8 @@ class AgentSearch:
 
     Args:
         problem: to search for a plan of; its mesh has one axis and its objective is the count.
-        config: the agent's hyper-parameters, of both kinds of plans.
-        seed: of weights, exploration and the replay's draws.
 
     Attributes:
-        best: the best plan so far.
-        rounds: played so far.
         episodes, decisions: numbers of those played and taken.
     """
 

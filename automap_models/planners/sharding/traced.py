@@ -32,9 +32,7 @@ class TracedSharding:
     """A traced step and the sharding classes of its variables.
 
     Attributes:
-        module: the step.
         sharding: classes under the rules.
-        rules: name of the rule set.
     """
 
     module: Module

@@ -127,7 +127,6 @@ def branched(
     """The step of the shortest plan below a limit, which becomes the search's route; and how many ends were looked at.
 
     Args:
-        messages, rest: see step_bounds.least_rests.
         most: ends to look at, after which it stops; it may be called again.
     """
     trial, depth, taken = search.trial, ends.depth[0], 0.0

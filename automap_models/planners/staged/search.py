@@ -220,7 +220,6 @@ def refine(
     Args:
         plan: one that fits the memory.
         costs: of this problem's plans, as far as they are known.
-        equal: whether device cuts stay as they are.
         around_s: counted seconds in which all plans beside it are looked at, by the length L.
     """
     if plan.stages == 1 or problem.constraints.cut_at is not None:

@@ -254,7 +254,6 @@ def least_rests(  # noqa: PLR0912 -- one loop over all places, ends and sharding
         stages: which micro-batches they hold is in the counts.
         messages, windows: see least_messages and StepBounds.
         counts: [8, lanes] by lane.
-        limit_s: longer plans do not count.
         most: steps after which to stop; what is returned then says nothing.
     """
     devices, m, lanes, micro = messages.shape[0] - 1, stages.crossing.size - 1, counts.shape[1], stages.micro_batches
