@@ -85,11 +85,10 @@ def searched(problem: ShardingProblem, seed: int, *, linkage_groups: bool) -> En
 
 def greedy(problem: ShardingProblem, *, linkage_groups: bool) -> Ended:
     """What shards every dimension unless that conflicts."""
-    from automap_models.envs.sharding.propagation import Propagation, sharded_classes
+    from automap_models.envs.sharding.propagation import Propagation
 
     (along,) = problem.along
-    state = Propagation(along).greedy(linkage_groups=linkage_groups).state
-    return Ended(int(along.weights[list(sharded_classes(state))].sum()))
+    return Ended(int(along.weights[Propagation(along).greedy(linkage_groups=linkage_groups)].sum()))
 
 
 def proven(problem: ShardingProblem) -> int:

@@ -200,8 +200,6 @@ def parse(record: type[Record], config: Any, where: str = "") -> Record:
     """Fill a settings record from a mapping.
 
     Args:
-        record: which.
-        config: its settings.
         where: the group that they are; none is the whole config.
 
     Raises:

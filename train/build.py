@@ -51,10 +51,6 @@ class AtomicCheckpoints(TorchCheckpointIO):
 def read_checkpoint(path: Path, key: str) -> dict[str, Any]:
     """The content of a checkpoint file.
 
-    Args:
-        path: the file.
-        key: the setting that named it.
-
     Raises:
         BadInput: it is missing, truncated or no checkpoint of a training run.
     """
@@ -209,7 +205,7 @@ SETTINGS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     **{key: (lambda value: value is None or _path(value), "give a path or null") for key in ("ckpt_path", "init_from")},
     **_integer_rules(0, "seed", "trainer.threads"),
     **_integer_rules(1, "episodes", "visits", "data.validation_groups", "data.batch", "data.steps_per_epoch"),
-    **_integer_rules(1, "agent.learner.branches", "agent.size.hidden", "agent.agent.n_steps"),
+    **_integer_rules(1, "agent.learner.branches", "agent.size.hidden"),
     **_integer_rules(1, "trainer.devices", "trainer.num_nodes"),
     **_integer_rules(2, "data.min_stages", "env.points", "env.max_stages", "env.max_devices"),
     "export": (lambda value: isinstance(value, bool), "give true or false"),
@@ -246,9 +242,6 @@ def build_module(config: DictConfig) -> RainbowModule:
     size = checked(NetworkSize, "agent.size", config.agent.size, OmegaConf.create(env))
     agent = checked(AgentConfig, "agent.agent", config.agent.agent)
     learner = checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)
-    if agent["n_steps"] != 1 or agent["best_known"]:
-        do = "set agent.agent.n_steps=1 and agent.agent.best_known=false, or several agent.learner.branches"
-        raise BadInput("episodes of pipelines are learned one decision at a time", where="agent.agent", do=do)
     try:
         return RainbowModule(config.agent.network, config.env.reward, size, agent, learner, config.seed)
     except (MemoryError, RuntimeError) as error:  # torch's allocator raises a RuntimeError
@@ -263,9 +256,7 @@ def checked(record: type[Any], where: str, *settings: DictConfig, do: str = "see
 
     Args:
         record: whose fields the settings are.
-        where: their group.
         settings: values, the last ones of a key first.
-        do: what a user is told to do about a mistake.
 
     Raises:
         BadInput: one is unknown, or of another kind than the field.
@@ -355,8 +346,6 @@ def build_trainer(config: DictConfig, epochs: int, gap: float | None = None) -> 
     """The Trainer that a config describes.
 
     Args:
-        config: of the run.
-        epochs: of the run.
         gap: to the optimum before it, which people see until there is another.
 
     Raises:

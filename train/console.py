@@ -56,7 +56,6 @@ def progress(episodes: int, gap: float | None = None) -> list[Callback]:
     """A progress bar on a terminal; elsewhere lines.
 
     Args:
-        episodes: of the whole run.
         gap: to the optimum before it, as L/L* - 1; None where it is not known.
     """
     if not sys.stdout.isatty():

@@ -30,10 +30,7 @@ class VisitSampler(Sampler[list[int]]):
     goes on exactly as one never stopped; ranks take turns.
 
     Args:
-        groups: number of problems.
         batch: problems per step and rank.
-        steps: steps an epoch.
-        seed: of the order.
         rank, world: this process among all.
     """
 
@@ -88,12 +85,7 @@ class DataSettings:
 
 
 class PipelineData(L.LightningDataModule):
-    """Training problems and a fixed, held-out validation set with its exact optima.
-
-    Args:
-        settings: which.
-        seed: of the order of visits.
-    """
+    """Training problems and a fixed, held-out validation set with its exact optima."""
 
     def __init__(self, settings: DataSettings, seed: int) -> None:
         super().__init__()

@@ -127,11 +127,7 @@ def write_policy(module: RainbowModule, problems: Problems, metadata: dict[str, 
 
 
 def write_onnx(network: torch.nn.Module, metadata: dict[str, str], path: Path, **options: Any) -> None:
-    """Write a network, what it says about itself, and nothing about this machine, atomically.
-
-    Args:
-        options: of torch.onnx.export.
-    """
+    """Write a network, what it says about itself, and nothing about this machine, atomically."""
     for chatty in ("onnxscript", "onnx_ir", "torch.onnx"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.no_grad():

@@ -59,7 +59,6 @@ class PlacerConfig:
         decay: share of it by which it falls until the last.
         validate: updates between validations and checkpoints.
         held_out: random problems of a validation, beside a draw of devices for each graph.
-        size: of the network.
     """
 
     graphs: list[str] = field(default_factory=list)
@@ -79,8 +78,6 @@ class PlacerModule(L.LightningModule):
     """One update: imitation of a batch of examples.
 
     Args:
-        config: fields of PlacerConfig.
-        seed: of every draw.
         out: folder of the run, which keeps examples.
     """
 

@@ -30,7 +30,6 @@ class MoveExample:
     """One placement with the worth of some of its moves.
 
     Attributes:
-        inputs: what the network sees.
         moves: [m, 2] pieces and devices.
         gains: [m] what each takes off the step, as a share of it.
     """
@@ -57,7 +56,6 @@ def traced_graph(name: str, sequence: int | None = None) -> PlacementGraph:
     """The step of a built-in model, timed by the roofline of a V100; this takes jax, and for some models minutes.
 
     Args:
-        name: of the model.
         sequence: tokens of a sample; None: as many as are usual for it.
     """
     from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
@@ -89,9 +87,6 @@ def examples(
     """Examples of one problem, one at a random level for each of `walks`.
 
     Args:
-        problem: of the objective step.
-        seed: of every draw.
-        moves: simulated for an example, at most.
         walks: moves of annealing after which a placement is an example.
     """
     random = np.random.default_rng([seed, 1])

@@ -39,8 +39,6 @@ class RainbowModule(L.LightningModule):
     """Rainbow on the pipeline environment.
 
     Args:
-        network: one of NETWORKS.
-        reward: one of rl.episodes.REWARDS.
         size, agent, learner: plain mappings of NetworkSize, AgentConfig and OfflineLearnerConfig.
         seed: of exploration, of the replay's draws and of the weights; ranks add their number.
     """
@@ -159,7 +157,6 @@ class RainbowModule(L.LightningModule):
         """[B] L/L* of greedy plans; inf where a plan does not fit.
 
         Args:
-            problems: B of them.
             optima: [B] their optimal lengths L*, in ideal lengths.
         """
         earned = rewards(problems, self.agent.planned(problems))

@@ -41,10 +41,7 @@ class PipelineAgentSettings(Document):
     """How the agent acts and learns; the keys are attributes of `rl.agent.AgentConfig`."""
 
     gamma: Share
-    n_steps: Literal[1]
     log_values: bool
-    double: bool
-    best_known: Literal[False]
     huber: Positive
     epsilon_start: Share
     epsilon_end: Share
@@ -96,9 +93,6 @@ class SearchAgentDocument(Document):
     """How the agent acts and learns; the keys are attributes of `rl.agent.AgentConfig`."""
 
     gamma: Share
-    n_steps: Samples
-    double: bool
-    best_known: bool
     epsilon_start: Share
     epsilon_end: Share
 

@@ -22,30 +22,21 @@ class AgentConfig:
 
     Attributes:
         gamma: discount per decision.
-        n_steps: rewards summed before bootstrapping, at most; the sum stops before the next exploratory action, so
-            that long returns are those of the greedy policy (Watkins 1989). At least the episode's length means: as
-            far as exploration allows.
         log_values: learn log_rescale(reward) instead of the reward itself; needs gamma 1.
-        double: whether the online network chooses the action that the target network rates.
         epsilon_start, epsilon_end, epsilon_iterations: linear ε schedule, in iterations of whoever
             asks: learner iterations, or decisions made.
         local_share: share of exploratory actions drawn within `local_radius` of the greedy one instead of anywhere.
         huber: error from which the loss grows linearly: the rare large errors must not drown the small differences
             among good actions.
-        best_known: raise a bootstrapped target to the episode's own return when that was better
-            (it is a lower bound of the optimal value in a deterministic environment; He et al. 2017).
     """
 
     gamma: float = 1.0
-    n_steps: int = 1
     log_values: bool = True
-    double: bool = True
     epsilon_start: float = 1.0
     epsilon_end: float = 0.1
     epsilon_iterations: int = 2000
     local_share: float = 0.5
     local_radius: int = 4
-    best_known: bool = False
     huber: float = 1.0
 
     def __post_init__(self) -> None:
@@ -60,25 +51,22 @@ class AgentConfig:
 
 def explore(
     q: Tensor, legal: Tensor, epsilon: float | Tensor, config: AgentConfig, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """[B] ε-greedy actions and whether each is another than the greedy one.
-
-    An exploratory action is uniform over legal actions or near the greedy one.
+) -> Tensor:
+    """[B] ε-greedy actions; an exploratory one is uniform over legal actions or near the greedy one.
 
     Args:
         epsilon: one number, or one for each row, [B].
     """
     greedy = masked(q, legal).argmax(1)
     if isinstance(epsilon, float | int) and epsilon == 0:
-        return greedy, torch.zeros_like(greedy, dtype=torch.bool)
+        return greedy
     draw = torch.rand(3, len(q), generator=generator).to(q.device)
     near = (torch.arange(q.shape[1], device=q.device) - greedy.unsqueeze(1)).abs() <= config.local_radius
     allowed = legal & (near | (draw[1] >= config.local_share).unsqueeze(1))
     allowed = torch.where(allowed.any(1, keepdim=True), allowed, legal)
     rank = (draw[2] * allowed.sum(1)).long()
     uniform = (allowed.cumsum(1) > rank.unsqueeze(1)).int().argmax(1)
-    action = torch.where(draw[0] < epsilon, uniform, greedy)
-    return action, action != greedy
+    return torch.where(draw[0] < epsilon, uniform, greedy)
 
 
 # ---- learning targets
@@ -94,19 +82,12 @@ def masked(q: Tensor, legal: Tensor) -> Tensor:
 def rated_choice(q_chooser: Tensor, rated: Tensor, legal: Tensor) -> Tensor:
     """What one network says of the action that another would take: [B, A], [B, A], [B, A] → [B].
 
-    Double Q-learning lets the online network choose and the target network rate (van Hasselt et al. 2016, eq. 4);
-    with one network for both it is the largest value (Mnih et al. 2015). 0 where no action is legal: an episode's end.
+    Double Q-learning lets the online network choose and the target network rate (van Hasselt et al. 2016, eq. 4). 0
+    where no action is legal: an episode's end.
     """
     best = masked(q_chooser, legal).argmax(1)
     value = rated.gather(1, best.unsqueeze(1)).squeeze(1)
     return torch.where(legal.any(1), value, 0.0)
-
-
-def n_step_target(r_t: Tensor, discount_t: Tensor, value_t: Tensor) -> Tensor:
-    """[B] r_t + discount_t · v(s_t): r_t sums the rewards of n steps, discount_t = γⁿ or 0 after the end."""
-    if not r_t.shape == discount_t.shape == value_t.shape:
-        raise ValueError(f"shapes {tuple(r_t.shape)}, {tuple(discount_t.shape)}, {tuple(value_t.shape)} differ")
-    return r_t + discount_t * value_t
 
 
 def log_rescale(reward: Tensor) -> Tensor:
@@ -116,8 +97,3 @@ def log_rescale(reward: Tensor) -> Tensor:
     Without it plans that communication dominates, whose rewards are all small, hardly count in the loss.
     """
     return torch.where(reward > 0, reward.clamp(min=1e-9).log().clamp(min=-5.0), -6.0)
-
-
-def huber(error: Tensor, delta: float = 1.0) -> Tensor:
-    """Elementwise Huber loss of an error."""
-    return torch.where(error.abs() <= delta, 0.5 * error**2, delta * (error.abs() - 0.5 * delta))

@@ -9,12 +9,14 @@ one episode of a problem         every decision, its value bootstrapped from the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import huber_loss
 
 from automap_models.envs.pipeline.env import (
     IDEAL,
@@ -29,7 +31,7 @@ from automap_models.envs.pipeline.env import (
     rewards,
     values_of,
 )
-from automap_models.rl.agent import AgentConfig, explore, huber, log_rescale, rated_choice
+from automap_models.rl.agent import AgentConfig, explore, log_rescale, rated_choice
 from automap_models.rl.networks.pipeline import PipelineNetwork
 from automap_models.rl.replay import Items
 
@@ -53,10 +55,6 @@ class PipelineAgent:
     Attributes:
         online, target: of equal make.
         describe: what they read of states.
-        max_stages: of a problem.
-        reward: one of REWARDS.
-        config: see AgentConfig; rewards are not summed over several decisions here.
-        generator: of everything random.
     """
 
     online: PipelineNetwork
@@ -72,7 +70,7 @@ class PipelineAgent:
 
         def choose(worth: Floats, legal: NDArray[np.bool_]) -> Integers:
             q = torch.from_numpy(worth)
-            column: Integers = explore(q, torch.from_numpy(legal), epsilon, self.config, self.generator)[0].numpy()
+            column: Integers = explore(q, torch.from_numpy(legal), epsilon, self.config, self.generator).numpy()
             return column
 
         return follow(problems, states, until, self.describe, self.worth, choose)
@@ -150,8 +148,9 @@ class PipelineAgent:
         count = taken.sum(1).clamp(min=1)
         common = error.sum(1) / count
         apart = torch.where(taken, error - common.unsqueeze(1), 0.0)
-        delta = self.config.huber
-        loss = huber(apart, delta).sum(1) / count + 0.1 * huber(common, delta)  # decides nothing
+        huber = partial(huber_loss, reduction="none", delta=self.config.huber)
+        nothing = torch.zeros_like(apart)
+        loss = huber(apart, nothing).sum(1) / count + 0.1 * huber(common, nothing[:, 0])  # decides nothing
         return (weights * loss).mean(), error.detach().abs().sum(1) / count
 
     def decisions(self, index: Integers, problems: Problems, epsilon: float) -> Played:
@@ -177,11 +176,10 @@ class PipelineAgent:
                 choices = self.describe(problems.take(going), complete.before(step + 1).take(going))
                 rated = values(self.target, choices)
                 legal = torch.from_numpy(choices.legal).to(rated.device)
-                chooser = values(self.online, choices) if self.config.double else rated
-                value = self.config.gamma * rated_choice(chooser, rated, legal)
+                value = self.config.gamma * rated_choice(values(self.online, choices), rated, legal)
                 target = target.index_put((torch.from_numpy(going),), value)
-        error = chosen - target
-        return (weights * huber(error, self.config.huber)).mean(), error.detach().abs()
+        loss = huber_loss(chosen, target, reduction="none", delta=self.config.huber)
+        return (weights * loss).mean(), (chosen - target).detach().abs()
 
     def _chosen(self, problems: Problems, states: States, choice: Integers) -> Tensor:
         """[B, n] values of choices [B, n] of states; of those that there are not anything."""

@@ -57,9 +57,6 @@ class Learner:
     Args:
         online, target: the network that learns and its copy that rates; both of one kind.
         replay: whose rows `loss` reads.
-        config: how to train.
-        rng: of the replay's draws.
-        loss: see Loss.
         optimise: what a loss does to the weights of `online`; a step of Adam with gradients clipped where it is None.
             Whoever spreads the step over processes gives another.
     """

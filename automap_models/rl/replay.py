@@ -20,7 +20,6 @@ class PrioritisedReplay:
     """A ring of items, each a row in a few parallel arrays, drawn in proportion to priority^α.
 
     Args:
-        capacity: number of items kept.
         like: one item per array: its shape and dtype.
         alpha: 0 draws uniformly, 1 in proportion to the priority.
         beta: exponent of the importance weights (N·P(i))^-β.

@@ -16,8 +16,7 @@ from automap_models.core.sharding import CANDIDATES, Collectives, ShardingPlan, 
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.units import counted, percent, seconds, size
 from automap_models.cost.sharding import ShardingPrice, objective_value
-from automap_models.envs.sharding.propagation import PARTITIONED, Propagation
-from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
+from automap_models.envs.sharding.propagation import Propagation
 from automap_models.formats.atomic import write_json
 from automap_models.formats.sharding_plan import ShardingReport, sharding_document
 from automap_models.plots.exploration import draw_search
@@ -106,13 +105,12 @@ def group_table(outcome: Sharded) -> Table:
     (along,) = outcome.report.problem.along
     propagation = Propagation(along)
     names, sizes, numbers = [], [], set()
-    for dim in propagation.by_group_size().tolist():
-        number = propagation.dim_classes[dim]
-        group = propagation.linkage_group(dim, PARTITIONED)
-        if group is not None and number not in numbers:
-            group_size = propagation.sizes[number]
+    for dim in propagation.order(linkage_groups=True).tolist():
+        number = int(propagation.dim_classes[dim])
+        if along.live[number] and number not in numbers:
+            group_size = int(propagation.sizes[number])
             names.append(along.classes.describe(int(along.candidate_dims[dim])))
-            sizes.append((group_size - 1, group.partitioned.size, group.replicated.size, group_size))
+            sizes.append((group_size - 1, group_size, int(propagation.excluded_sizes[number]), group_size))
         numbers.add(number)
     headings = ("and so\nmany more", "partitioning it\npartitions", "\nreplicates", "replicating it\nreplicates")
     counts = [Column(heading, [str(row[i]) for row in sizes]) for i, heading in enumerate(headings)]
@@ -191,14 +189,14 @@ def _group_documents(outcome: Sharded) -> list[dict[str, Any]]:
     propagation, classes = Propagation(along), along.classes
     documents = []
     for dim, entry in enumerate(along.candidate_dims.tolist()):
-        variable = int(classes.dim_variables[entry])
-        partition, replicate = (propagation.linkage_group(dim, decision) for decision in (PARTITIONED, REPLICATE))
+        variable, number = int(classes.dim_variables[entry]), int(propagation.dim_classes[dim])
+        group_size, excluded = int(propagation.sizes[number]), int(propagation.excluded_sizes[number])
         documents.append(
             {
                 "variable": classes.variables[variable].name,
                 "dim": entry - int(classes.dim_offsets[variable]),
-                "partition": partition and [int(partition.partitioned.size), int(partition.replicated.size)],
-                "replicate": replicate and int(replicate.replicated.size),
+                "partition": [group_size, excluded] if along.live[number] else None,
+                "replicate": group_size,
             }
         )
     return documents

@@ -57,7 +57,7 @@ def test_the_paper_s_agent_has_the_paper_s_numbers() -> None:
     """Auto-MAP, section 5.1, pipeline tasks."""
     module = build(compose("agent=paper"))
     agent, learner = module.agent.config, module.settings
-    assert (agent.gamma, agent.double, agent.n_steps) == (0.6, True, 1)
+    assert agent.gamma == 0.6
     assert (learner.batch, learner.learning_rate, learner.replay, learner.target_every) == (64, 1e-3, 2000, 100)
     assert (learner.alpha, learner.beta) == (0.2, 0.6)
     assert [agent.epsilon(step) for step in (0, 10_000, 20_000)] == pytest.approx([1.0, 0.1, 0.1])
@@ -149,7 +149,7 @@ def test_all_sizes_are_those_of_the_environment_and_measured_on_what_can_be_solv
         ("agent.agent.gamma=high", "agent.agent.gamma: is 'high'"),
         ("agent.agent.gamma=0.9", "log_values with gamma 0.9"),
         ("agent.agent.epsilon_start=1.5", "agent.agent.epsilon_start: is 1.5"),
-        ("agent.agent.best_known=perhaps", "agent.agent.best_known"),
+        ("agent.agent.log_values=perhaps", "agent.agent.log_values"),
         ("agent.learner.batch=many", "agent.learner.batch: .*'many'"),
         ("agent.learner.iterations=0", "agent.learner.iterations: is 0"),
         ("agent.learner.learning_rate=-1", "agent.learner.learning_rate: is -1"),
@@ -162,8 +162,6 @@ def test_all_sizes_are_those_of_the_environment_and_measured_on_what_can_be_solv
         ("env.max_devices=1", "env.max_devices"),
         ("seed=-1", "seed: is -1"),
         ("env.reward=length", "env.reward: is 'length'; choose from ideal_over_length, inverse_length"),
-        ("agent.agent.n_steps=3", "agent.agent: episodes of pipelines are learned one decision at a time"),
-        ("agent.agent.best_known=true", "agent.agent: episodes of pipelines are learned one decision at a time"),
     ],
 )
 def test_a_wrong_setting_is_named(override: str, named: str) -> None:

@@ -208,8 +208,7 @@ def test_the_loss_of_decisions_is_that_of_slow_targets(kind: str, config: dict[s
                 worth(network, learner, problem, complete.before(np.array([step + 1])))
                 for network in (learner.online, learner.target)
             )
-            chooser = online if learner.config.double else rated
-            target = learner.config.gamma * rated[max(chooser, key=chooser.__getitem__)]
+            target = learner.config.gamma * rated[max(online, key=online.__getitem__)]
             differ += max(online, key=online.__getitem__) != max(rated, key=rated.__getitem__)
         assert float(errors[i]) == pytest.approx(abs(chosen - target), rel=1e-4, abs=1e-5)
         losses.append(float(weights[i]) * slow_huber(chosen - target))

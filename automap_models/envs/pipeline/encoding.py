@@ -63,7 +63,6 @@ class EncodedProblems:
 
         Args:
             arrays: field name → array, and others.
-            where: what holds them, for messages.
 
         Raises:
             BadInput: an array is missing, of another type or shape, or holds what no problem has.

@@ -64,7 +64,6 @@ class PlacerView:
 
     Attributes:
         problem: n operations, D devices.
-        tables: of the problem.
     """
 
     def __init__(self, problem: PlacementProblem, tables: StepTables) -> None:

@@ -69,10 +69,10 @@ class ShardingTables(NamedTuple):
         order = torch.from_numpy(propagation.order(linkage_groups=linkage_groups))
         return cls(
             order=order,
-            dim_classes=torch.tensor(propagation.dim_classes)[order],
+            dim_classes=torch.from_numpy(propagation.dim_classes)[order],
             excludes=torch.from_numpy(problem.classes.adjacency),
             live=torch.from_numpy(along.live),
-            sizes=torch.tensor(propagation.sizes, dtype=torch.float32),
+            sizes=torch.from_numpy(propagation.sizes).float(),
             prunes=linkage_groups,
         )
 

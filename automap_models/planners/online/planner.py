@@ -35,7 +35,6 @@ class OnlineConfig:
     Attributes:
         agent: hyper-parameters: a shipped config (conf/agent) or a YAML file.
         episodes: how many to play, at least.
-        seed: of every random draw.
         warm_start: a plan to begin with; it may be returned where nothing shorter is found.
         prove_s: counted seconds (planners.effort) that the exact search may take after the training.
     """

@@ -46,7 +46,6 @@ class OnlineSearch:
     Attributes:
         best: the shortest plan so far; None where none fitted.
         best_s: its length.
-        episodes: played so far.
     """
 
     def __init__(

@@ -55,7 +55,6 @@ def unit_loads(contraction: Contraction, first_pass: int | None = None) -> UnitL
     """Loads of the units.
 
     Args:
-        contraction: the units.
         first_pass: pass that is part 0, the other being part 1; None puts both into part 0.
     """
     m = len(contraction)

@@ -110,9 +110,7 @@ def ideal_lattice(m: int, edges: IntArray, limit: int) -> Lattice:
     """All ideals of a DAG, by breadth-first search from the empty one.
 
     Args:
-        m: number of nodes.
         edges: [e, 2] producer and consumer of each edge, each once; acyclic.
-        limit: how many ideals there may be.
 
     Raises:
         TooManyIdeals: there are more ideals than the limit; they are counted no further.
@@ -305,11 +303,6 @@ def optimum_of_passes(
     """The placement with the least max_i FW_i + max_i BW_i, which is its `value_s`, up to ROUNDING.
 
     Args:
-        problem: with `split_passes`.
-        contraction: its units.
-        lattice: ideals of the units.
-        deadline: when to stop.
-        watch: is told how far the searches are.
         incumbent: a known placement, returned unless there is a better one.
 
     Raises:

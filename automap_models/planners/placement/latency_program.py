@@ -26,7 +26,6 @@ class LatencyProgram:
 
     Attributes:
         problem: what it states, on c classes with S = accelerators · pieces subgraphs.
-        program: minimises the latency in ticks.
         on_cpu: [c] columns that say whether a class is on CPUs.
         inside: [n, S] columns that say whether a node is in a subgraph.
     """
@@ -88,10 +87,7 @@ def latency_program(
     these times, so that in whole ticks no plan takes longer than it does.
 
     Args:
-        problem: for latency.
-        tick_s: what one unit of time means.
         upper: no plan with a larger latency is wanted, in ticks.
-        deadline: when to stop.
 
     Raises:
         OutOfTime: the deadline has passed.

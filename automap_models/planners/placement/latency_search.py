@@ -25,7 +25,6 @@ class Effort:
     Unlike seconds, work gives the same result everywhere.
 
     Args:
-        deadline: when to stop.
         work: how much may be done without a deadline, in any unit.
     """
 
@@ -57,12 +56,7 @@ def search_latency(
     """[m] devices of the units in the best local optimum that the starts lead to; None where none of them fits.
 
     Args:
-        problem: for latency.
-        units: of the problem.
         moves: looked at from each start without a deadline; each costs an evaluation of the whole placement.
-        seed: of the order of moves.
-        deadline: when to stop with the best so far.
-        watch: is told which start it is.
     """
     best, best_s = None, np.inf
     random = np.random.default_rng(seed)

@@ -62,7 +62,6 @@ class Outcome:
         bound_s: no plan that the planner chooses from has a smaller value; infinite where there is no such plan.
         optimal: whether the plan is proven to be the best of these.
         reason: why there is no plan; None where the plan's own check is to say that.
-        notes: what a person should know about it.
     """
 
     plan: PlacementPlan | None = None
@@ -89,11 +88,6 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The best plan that the planner finds.
 
-        Args:
-            problem: what to place.
-            deadline: when to stop with the best plan so far.
-            watch: is told how far the search is.
-
         Raises:
             BadInput: the planner is not made for such a problem, its objective aside.
         """
@@ -103,7 +97,6 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
 
         Args:
             assignment: [n] devices; None where none of those that it looked at fits the memory.
-            notes: what a person should know about them.
         """
         if assignment is None:
             return Outcome(reason=no_placement(problem, self.name))

@@ -25,9 +25,6 @@ Term = tuple[int, float]
 class Program:
     """Minimise the column `objective` subject to rows; all columns are whole numbers with a lower and an upper bound.
 
-    Args:
-        deadline: when to stop writing rows.
-
     Attributes:
         objective: the column to minimise.
         proto: columns and rows as MathOpt's message.
@@ -117,11 +114,9 @@ def solve_program(
 
     Args:
         program: to be solved; its coefficients and bounds are whole.
-        deadline: when to stop.
         hint: column → value of a solution that is known, perhaps of some columns only.
         work_s: when to stop, too, in CP-SAT's deterministic seconds, some two to seven of a clock's: it counts them
             itself, so that it answers the same whatever else the machine does.
-        seed: of the solver's random draws.
     """
     from ortools.math_opt.python import mathopt
     from ortools.sat import sat_parameters_pb2

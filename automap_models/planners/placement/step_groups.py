@@ -27,7 +27,6 @@ class StepUnits:
     """The u classes of a problem of n operations, and the graph between them.
 
     Attributes:
-        problem: what to place.
         tables: of the problem, for simulations.
         unit_of: [n] unit of each operation, numbered in topological order of their first.
         time_s: [u] mean time over the devices.
@@ -91,11 +90,6 @@ class StepUnits:
 def grouped(units: StepUnits, most: int, seed: int) -> IntArray:
     """[u] group of each unit: balanced in time, with few bytes between groups, in order of their mean position.
 
-    Args:
-        units: to be grouped.
-        most: how many groups to make at most.
-        seed: of METIS.
-
     Raises:
         BadInput: pymetis is not installed.
     """
@@ -111,8 +105,6 @@ def weights(units: StepUnits, parts: int, even: float) -> FloatArray:
     """[u] what a unit weighs in a balance of so many parts.
 
     Args:
-        units: to be weighed.
-        parts: how many parts.
         even: how much of the weight is a unit's count rather than its time, so that no part has too many.
     """
     share = units.time_s / max(float(units.time_s.mean()), np.finfo(float).tiny)
@@ -127,7 +119,6 @@ def symmetric(ends: IntArray, weight: FloatArray, size: int) -> csr_array:
     Args:
         ends: [2, e] nodes that the edges join; an edge from a node to itself does not count.
         weight: [e] of each edge.
-        size: how many nodes there are.
     """
     apart = ends[0] != ends[1]
     one_way = coo_array((weight[apart], (ends[0][apart], ends[1][apart])), shape=(size, size))
@@ -143,8 +134,6 @@ def metis_parts(graph: csr_array, weight: FloatArray, parts: int, seed: int, *, 
         graph: [m, m] symmetric weights of the edges.
         weight: [m] of each node, of which every part is to have about as much; whole numbers from 1 on are told apart,
             as are ten thousandths of the largest weight of an edge.
-        parts: how many there are to be.
-        seed: of the draws.
         recursive: bisect again and again instead of refining all parts at once.
 
     Raises:
@@ -182,7 +171,6 @@ def numbered_along(place: FloatArray, parts: IntArray, count: int) -> IntArray:
     Args:
         place: [m] of each node in that order.
         parts: [m] part of each node.
-        count: how many parts there are.
     """
     total, nodes = np.bincount(parts, weights=place, minlength=count), np.bincount(parts, minlength=count)
     mean = np.where(nodes > 0, total / np.maximum(nodes, 1), np.inf)

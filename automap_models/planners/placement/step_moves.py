@@ -71,9 +71,7 @@ class MoveSpace:
     """The moves of a problem's placements.
 
     Attributes:
-        units: of the problem.
         levels: [u] group of each unit, from coarse partitions to single units.
-        view: of the network.
     """
 
     def __init__(self, units: StepUnits, seed: int, schedule: DrawSettings | None = None) -> None:
@@ -130,8 +128,6 @@ def drawn_moves(
 
     Args:
         logits: [P, D].
-        inputs: what they answer.
-        count: moves to draw.
         uniform: share of all moves alike.
         random: of the draws (Gumbel's maximum: Vieira, "Gumbel-max trick and weighted reservoir sampling", 2014).
     """

@@ -219,13 +219,7 @@ def anneal(
     """[u] devices of the best placement met, and how good it is.
 
     Args:
-        units: of the problem.
         start: [u] devices where to begin, and how good they are.
-        moves: drawn one after the other.
-        total: how many there are.
-        seed: of every draw.
-        deadline: when to stop before.
-        watch: is told how far it is.
     """
     random = np.random.default_rng(seed)
     device, score = best, best_score = start

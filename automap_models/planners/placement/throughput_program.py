@@ -115,9 +115,7 @@ class ThroughputProgram:
     """A program and what its columns mean.
 
     Attributes:
-        problem: what it states.
         times: the same in ticks.
-        program: minimises the value in ticks.
         place: [m, devices] columns that say whether a unit is on a device.
     """
 
@@ -153,10 +151,7 @@ def throughput_program(
     """Any unit anywhere: the integer program of §4.1 with one column per unit and device.
 
     Args:
-        problem: for throughput.
-        tick_s: what one unit of time means.
         upper: no plan with a larger value is wanted, in ticks.
-        deadline: when to stop.
 
     Raises:
         OutOfTime: the deadline has passed.

@@ -18,10 +18,7 @@ class Attempt:
     """A problem and what is known about it so far.
 
     Attributes:
-        problem: one of those that compete.
         first: the best plan before the exact search looked at it; None where none fits.
-        plan: the best plan; None where none fits.
-        step_s: what its step takes; inf without one.
         bound_s: no plan of the problem on the grid is shorter.
         outcome: see core.staged.SearchLogEntry.
         notes: sentences about how the plan came to be.

@@ -69,8 +69,6 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
 
         Args:
             problem: one problem, or a space: then the problem of the result is the one chosen.
-            deadline: when to stop with the best plan so far.
-            watch: is told how far it is.
 
         Raises:
             BadInput: the space's batch is too small for its cluster, or its constraints contradict one another.

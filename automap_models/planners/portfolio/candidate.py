@@ -39,7 +39,6 @@ class Candidate:
     Attributes:
         problem: that it solves: its stages, its micro-batches.
         plan: cuts, and how each stage shards its work.
-        cost: of the plan.
         proven: about all plans of its sort, on the grid; None where nothing is.
     """
 
@@ -103,7 +102,6 @@ class Missing:
 
     Attributes:
         kind, name: as a candidate has them.
-        reason: a sentence.
     """
 
     kind: PlanKind
@@ -190,8 +188,6 @@ def simplicity(plan: StagedPlan, devices: int, ends: Collection[int]) -> Simplic
     """The kind of a plan.
 
     Args:
-        plan: of the model.
-        devices: of the cluster.
         ends: the last instruction of each block.
     """
     if plan.stages == 1:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from automap_models.core.mesh import PlanKind
+from automap_models.core.units import size
 from automap_models.cost.collectives import devices_per_node
 from automap_models.cost.staged import stage_weights_bytes
 from automap_models.planners.portfolio.candidate import Candidate
@@ -55,7 +56,7 @@ def _does_not_fit(loser: Candidate) -> str:
     what, part = max(
         (("training state", parts.state_bytes), ("activations", parts.stash_bytes)), key=lambda named: named[1]
     )
-    return f"does not fit: {_size(needed)} of {_size(have)}, {_size(part)} of it {what}"
+    return f"does not fit: {size(needed)} of {size(have)}, {size(part)} of it {what}"
 
 
 def _gradients(loser: Candidate) -> str:
@@ -64,7 +65,7 @@ def _gradients(loser: Candidate) -> str:
     first, last = loser.plan.stage_devices(loser.problem.cluster.devices)[stage]
     nodes = int((devices_per_node(loser.problem.cluster, first, last + 1) > 0).sum())
     over = f"{nodes} nodes" if nodes > 1 else f"{last - first + 1} devices"
-    return f"gradient all-reduce of {_size(weights)} over {over}: {_share(loser, loser.parts.gradients_s)}"
+    return f"gradient all-reduce of {size(weights)} over {over}: {_share(loser, loser.parts.gradients_s)}"
 
 
 def _activations(loser: Candidate) -> str:
@@ -75,7 +76,7 @@ def _activations(loser: Candidate) -> str:
     d, t = loser.degrees[stage]
     reduced = float(sharding.reduced_fwd[span].sum() + sharding.reduced_bwd[span].sum()) / d
     share = _share(loser, loser.parts.activations_s)
-    return f"all-reduces of activations over {t} devices, {_size(reduced)} a micro-batch: {share}"
+    return f"all-reduces of activations over {t} devices, {size(reduced)} a micro-batch: {share}"
 
 
 def _compute(loser: Candidate) -> str:
@@ -85,7 +86,7 @@ def _compute(loser: Candidate) -> str:
     if loser.plan.stages > 1:
         uneven = f"uneven stages: the slowest one computes {100 * over:.0f} % longer than an even share"
         needed, have = loser.memory_bytes, loser.limit_bytes
-        return uneven if needed < NEARLY * have else f"{uneven}, for want of memory ({_size(needed)} of {_size(have)})"
+        return uneven if needed < NEARLY * have else f"{uneven}, for want of memory ({size(needed)} of {size(have)})"
     if problem.slowdowns is not None:
         return f"fast devices wait for the slowest one: it computes {100 * over:.0f} % longer than an even share"
     return f"what it leaves whole is computed on every device: {100 * over:.0f} % more computation"
@@ -93,12 +94,6 @@ def _compute(loser: Candidate) -> str:
 
 def _share(loser: Candidate, part_s: float) -> str:
     return f"{100 * part_s / loser.step_s:.0f} % of the step"
-
-
-def _size(value_bytes: float) -> str:
-    unit, name = next(((u, n) for u, n in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")) if value_bytes >= u), (1e3, "kB"))
-    value = value_bytes / unit
-    return f"{value:.0f} {name}" if value >= 100 else f"{value:.1f} {name}"
 
 
 def explain_missing(kind: PlanKind, space: PlanningSpace, searched: StagedResult | None) -> str:

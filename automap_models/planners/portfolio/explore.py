@@ -273,7 +273,6 @@ def simplest_first(ranked: Sequence[Candidate], min_gain: float, ends: Collectio
     """Plans, ranked, with the simplest one first of those nearly as short as the shortest (portfolio.candidate).
 
     Args:
-        ranked: see `rank`.
         min_gain: how much shorter a harder plan has to be, relatively.
         ends: the last instruction of each block.
     """

@@ -47,10 +47,6 @@ def profiled_model(
 ) -> ProfiledModel:
     """Profile a step by a device's clock, and find out how it can be partitioned on a cluster.
 
-    Args:
-        graph: of the module.
-        rules: what may be partitioned.
-
     Raises:
         BadInput: the step has no backward pass or no parameters, or the device no rate for one of its types.
     """
@@ -95,7 +91,6 @@ def profiled_once(
     cache has of them needs no tracing. A factory may return anything: it is traced, and known by its module's text.
 
     Args:
-        device: of a model's times.
         microbatch_size: samples in the profiled micro-batch of a profile that does not say.
 
     Raises:

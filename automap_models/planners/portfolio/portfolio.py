@@ -3,7 +3,7 @@
     data parallelism ────────────────────────────────────────────┐
     for S × M × schedule:                                        ├──▶ refine the best few ──▶ the simplest of nearly
       equal stages: as frameworks cut ──▶ move the cuts          │                            equal plans (simplest)
-      any stages:   one stage more, or a table ──▶ move both     │
+      any stages:   a table ──▶ move both                        │
       the best few: under the other schedules ──▶ move           ┘
 
 A space begins with what searches of narrower ones came to (`take`): more room never makes a plan longer. What is
@@ -231,25 +231,21 @@ class Portfolio:
             plans = [] if cuts is None else [StagedPlan(cuts, device_cuts, problem.micro_batches, moves.planner)]
             self._move(Simplicity.EQUAL, moves, [*plans, *starts])
 
-    def _move(self, kind: Simplicity, moves: Moves, starts: list[StagedPlan]) -> Incumbent | None:
-        """The plan that moves lead to from the shortest of some starts, where these are near the best so far."""
+    def _move(self, kind: Simplicity, moves: Moves, starts: list[StagedPlan]) -> float:
+        """The step that moves lead to from the shortest of some starts, where these are near the best so far."""
         problem, equal = moves.problem, kind is not Simplicity.UNEQUAL
         steps = self._rated(moves, starts, equal=equal) if moves.can_cut else {}
         late = min(steps.values(), default=np.inf) > self._near_s
         if not steps or (late and len(self.space.counts) > 1):
-            return None
+            return np.inf
         step_s, plan = moves.improved(steps, equal=equal)
-        if plan is None:
-            return None
-        incumbent = Incumbent(simplicity(plan, problem.cluster.devices, self.ends), problem, plan, step_s)
-        self._offer(incumbent)
-        return incumbent
+        if plan is not None:
+            self._offer(Incumbent(simplicity(plan, problem.cluster.devices, self.ends), problem, plan, step_s))
+        return step_s
 
     def _rated(self, moves: Moves, starts: list[StagedPlan], *, equal: bool) -> dict[StagedPlan, float]:
-        """The starts and their steps; with a table's plan where none is near, and a packed one where none fits."""
-        steps = {start: moves.step_s(start) for start in starts}
-        if not equal and min(steps.values(), default=np.inf) > self._near_s:
-            steps |= {start: moves.step_s(start) for start in moves.constructed()}
+        """The starts and their steps; of unequal stages with a table's plan, and a packed one where none fits."""
+        steps = {start: moves.step_s(start) for start in (*starts, *(() if equal else moves.constructed()))}
         if min(steps.values(), default=np.inf) == np.inf:
             steps = {start: moves.step_s(start) for start in moves.packed(equal=equal)}
         return steps
@@ -279,26 +275,14 @@ class Portfolio:
                 yield pairs[pair]
 
     def _unequal(self, problems: Sequence[StagedProblem]) -> None:
-        """Stages of any devices, in every number of stages; then in one fewer, from the best with two made one."""
-        best = min(self._deeper(problems), key=lambda incumbent: incumbent.step_s, default=None)
-        for problem in problems:
-            if best is not None and problem.stages == best.plan.stages - 1:
-                self._move(Simplicity.UNEQUAL, Moves(problem, cut_places(problem)), [*_merges(best.plan)])
-
-    def _deeper(self, problems: Sequence[StagedProblem]) -> Iterator[Incumbent]:
-        """The best in each number of stages, until deeper pipelines bring nothing."""
-        before: Incumbent | None = None
+        """Stages of any devices, in every number of stages until deeper pipelines bring nothing."""
         without = 0
         for problem in problems:
             if self.deadline.passed or without == PATIENCE:
                 return
-            moves = Moves(problem, cut_places(problem))
-            starts = [] if before is None else [*_splits(problem, before.plan)]
-            starts += [one.plan for one in self.incumbents.values() if one.problem is problem]
-            before = self._move(Simplicity.UNEQUAL, moves, starts)
-            if before is not None:
-                yield before
-            late = before is None or before.step_s > self.best_s * (1.0 + REACH)
+            starts = [one.plan for one in self.incumbents.values() if one.problem is problem]
+            moved_s = self._move(Simplicity.UNEQUAL, Moves(problem, cut_places(problem)), starts)
+            late = moved_s > self.best_s * (1.0 + REACH)
             without = without + 1 if late and np.isfinite(self.best_s) else 0  # where nothing fits yet, deeper ones may
 
     def under(self, schedule: str, best: Candidate) -> Candidate | None:
@@ -374,26 +358,6 @@ def _shares_out(problem: StagedProblem) -> bool:
     except BadInput:
         return False
     return True
-
-
-def _splits(problem: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
-    """The plans with one more stage: each stage in turn split where half of its work is done, with half its devices."""
-    work, devices = np.cumsum(problem.profile.C), problem.cluster.devices
-    bounds = plan.stage_devices(devices)
-    for (first, last), (begin, end) in zip(plan.stage_instructions(len(problem.profile)), bounds, strict=True):
-        if end == begin or last == first:
-            continue
-        half = (work[last] + (work[first - 1] if first else 0.0)) / 2.0
-        cut = min(max(int(np.searchsorted(work, half)), first), last - 1)
-        cuts, device_cuts = sorted((*plan.cuts, cut)), sorted((*plan.device_cuts, (begin + end + 1) // 2))
-        yield StagedPlan(tuple(cuts), tuple(device_cuts), problem.micro_batches, plan.planner)
-
-
-def _merges(plan: StagedPlan) -> Iterator[StagedPlan]:
-    """The plans with one stage fewer: each stage in turn made one with the next."""
-    for s in range(plan.stages - 1):
-        cuts, device_cuts = plan.cuts[:s] + plan.cuts[s + 1 :], plan.device_cuts[:s] + plan.device_cuts[s + 1 :]
-        yield StagedPlan(cuts, device_cuts, plan.micro_batches, plan.planner)
 
 
 @lru_cache(maxsize=64)

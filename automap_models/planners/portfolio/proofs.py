@@ -1,9 +1,8 @@
 """What is proven about all plans of the problems that compete, the most promising problem first.
 
-Good plans were looked for before. It is proven of all problems that no plan takes less than a share of the best step,
-then than a larger share (staged.step_bounds). Of a problem that does not come to it, the one of which least is proven
-first, all plans are looked at that may be shorter than the best; the first one that there is no time for bounds them
-all.
+Good plans were looked for before. It is proven of all problems that no plan takes less than the best step
+(staged.step_bounds). Of a problem that does not come to it, the one of which least is proven first, all plans are
+looked at that may be shorter than the best; the first one that there is no time for bounds them all.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from automap_models.planners.staged.improve import cut_places
 from automap_models.planners.staged.search import PLANNER
 from automap_models.planners.staged.step_bounds import StepBounds, evenly_s, step_bounds
 
-SHARES = (0.7, 0.8, 0.9, 1.0)
-"""Of the best step, that is proven of all problems one after the other."""
 PARALLEL = 2
 """All problems share so many times the time that one of them may take to be proven."""
 PARTS = 12
@@ -38,7 +35,6 @@ def prove(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> B
     Args:
         attempts: at least one of which has a plan.
         budget_s: counted seconds for one of them; with 0 there is only the bound of even work.
-        deadline: when to stop in any case.
     """
     for attempt in attempts:
         attempt.first = attempt.plan
@@ -47,15 +43,14 @@ def prove(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> B
 
 
 def _raise_bounds(attempts: Sequence[Attempt], budget_s: float, deadline: Deadline) -> None:
-    """Prove of all attempts that they take a share of the best step, up to all of it, until one does not come to it."""
+    """Prove of all attempts that they take the best step, until one does not come to it."""
     pending = [attempt for attempt in attempts if not attempt.closed]
     for attempt in pending:
         attempt.bound_s = max(attempt.bound_s, evenly_s(attempt.problem))
     if not budget_s:
         return
     groups = _groups(sorted(pending, key=lambda attempt: attempt.step_s))
-    shares = SHARES if len(groups) < len(pending) else SHARES[-1:]  # what each has alone is worked out once
-    if not all(_come_to(share, groups, attempts, deadline) for share in shares) and len(pending) <= FEW:
+    if not _come_to_best(groups, attempts, deadline) and len(pending) <= FEW:
         stopped = 1
         for attempt in sorted(pending, key=lambda attempt: attempt.problem.stages):
             if stopped < STOPPED and _is_weak(attempt, best_of(attempts).step_s):
@@ -72,7 +67,6 @@ class _Group:
 
     Attributes:
         bounds: of their problems.
-        attempts: these.
         limit_s: up to which they were.
     """
 
@@ -98,10 +92,10 @@ def _groups(attempts: Sequence[Attempt]) -> list[_Group]:
     return [_Group(bounds, [attempt_of[problem] for problem in bounds.problems]) for bounds in together]
 
 
-def _come_to(share: float, groups: Sequence[_Group], attempts: Sequence[Attempt], deadline: Deadline) -> bool:
-    """Raise the bounds of all attempts to a share of the best step, or to what one that was stopped has; whether."""
+def _come_to_best(groups: Sequence[_Group], attempts: Sequence[Attempt], deadline: Deadline) -> bool:
+    """Raise the bounds of all attempts to the best step, or to what one that was stopped has; whether."""
     while True:
-        limit_s, weakest = share * best_of(attempts).step_s, None
+        limit_s, weakest = best_of(attempts).step_s, None
         for group in groups:
             attempt = group.weakest(limit_s, deadline)
             if attempt.bound_s < limit_s * (1.0 - LENGTH_ROUNDING):

@@ -315,7 +315,6 @@ def planning_space(
         micro_batches: M; "auto" is the best of all divisors of the global batch. None is the same under a schedule,
             where the profile says how many samples it has; without a schedule it is what the global batch makes of the
             profiled micro-batch. Without a global batch that is DEFAULT_MICRO_BATCHES of them.
-        global_batch: samples between two updates.
         choose: whether the planner can choose among several numbers at all.
         fields: others of PlanningSpace.
 

@@ -73,8 +73,6 @@ class Sweep:
     """What a sweep came to.
 
     Attributes:
-        profile: of the model.
-        rows: one a combination.
         global_batch: samples between two updates, if they are the same for all rows.
     """
 
@@ -94,7 +92,6 @@ def combinations(
     Args:
         fields: of every StagedProblem, where they are not the defaults.
         out_of_range: says for which problems a policy is not made; `auto` leaves those out.
-        where: the sweep's file, for messages.
 
     Raises:
         BadInput: there are too many of them, or the profile does not say how many samples it describes.
@@ -195,7 +192,6 @@ def sweep(
     """Plan every combination.
 
     Args:
-        chosen: see `combinations`.
         planner: for every combination; those of `auto` share their plans.
         progress: called with how many problems are done and how many there are.
     """

@@ -68,8 +68,6 @@ class OrderSearch:
 
     Attributes:
         plan: the shortest plan with its devices; the running one where no other is preferred.
-        log: the orders that were searched.
-        notes: what a person should know about the search.
     """
 
     plan: PlacedPlan
@@ -91,12 +89,8 @@ def search_orders(
 
     Args:
         problem: with times of healthy devices.
-        running: the plan that runs.
         slowdown: [D] of every device.
         starts: further plans from whose device cuts to search.
-        config: of the search.
-        deadline: when to stop with the best plan so far.
-        watch: is told of every order.
     """
     config = config or ReplanConfig()
     cost = placed_cost(problem, running, slowdown)
@@ -135,7 +129,6 @@ def placed_cost(problem: StagedProblem, placed: PlacedPlan, slowdown: FloatArray
 
     Args:
         problem: with times of healthy devices.
-        placed: the plan with its devices.
         slowdown: [D] of every device.
     """
     return step_cost(in_order(problem, placed.device_order, slowdown), placed.plan, placed.idle_positions())
@@ -162,7 +155,6 @@ def device_orders(cluster: Cluster, running: Sequence[int], slowdown: FloatArray
     group take each other's places.
 
     Args:
-        cluster: of the devices.
         running: [D] device at each position now.
         slowdown: [D] of every device.
     """
@@ -211,10 +203,7 @@ def search(
     """The shortest plan that the search comes to and its cost; None where nothing fits the memory.
 
     Args:
-        problem: with devices of unequal speed, in their order.
         starts: plans from which the search sets out; the result is no longer than the best that fits.
-        deadline: when to stop with the best plan so far.
-        config: of the search.
     """
     costs, config = Costs(problem), config or ReplanConfig()
     valid = [start for start in starts if start.check_valid(problem)[0]]

@@ -22,7 +22,6 @@ class ShardingAgentConfig:
     """How the agent learns.
 
     Attributes:
-        seed: of every random draw.
         episodes: to play at most; None is as many as the search takes by itself.
         stop_at_optimum: whether the search ends with the first plan that is proven to be as good as any.
         agent: its hyper-parameters: a shipped configuration (conf/search) or a file like it.

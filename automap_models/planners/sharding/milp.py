@@ -37,7 +37,7 @@ from automap_models.core.result import TIE, Bound, Result, Status
 from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import MergedSums, ShardingWork
 from automap_models.cost.sharding import ShardingCount, axis_costs, objective_value, sharding_cost
-from automap_models.envs.sharding.propagation import Propagation, sharded_classes
+from automap_models.envs.sharding.propagation import Propagation
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 
@@ -104,11 +104,9 @@ class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpCon
         """The better of the solver's best plan and the greedy one, where the time was up before the proof.
 
         Args:
-            problem: that the program is of.
             axis_of: [k] the solver's best plan; None where it has none.
             below: no plan is below it; the negative of a number of variables.
             reason: why there is no plan, if the greedy one does not fit either.
-            begun: when the search began.
         """
         greedy = ShardingPlan.from_classes(problem, _greedy(problem), self.name)
         start_plans = [] if axis_of is None else [ShardingPlan.from_classes(problem, axis_of, self.name)]
@@ -127,8 +125,6 @@ def evaluated(
     """The plan with its cost, its status, and the figures of the episodes that make it.
 
     Args:
-        problem: one that the plan solves.
-        plan: valid.
         bound: a proven limit of the objective, None where nothing is proven.
         more_facts: further fields of the result; `facts` are added to those of the episodes.
 
@@ -158,8 +154,7 @@ def _greedy(problem: ShardingProblem) -> IntArray:
     axis_of = np.full(len(problem.classes), UNUSED)
     for axis, along in enumerate(problem.along):
         taken = np.flatnonzero(axis_of != UNUSED).tolist()
-        episode = Propagation(along).greedy(linkage_groups=along.axis.kind == "operator", unavailable=taken)
-        axis_of[list(sharded_classes(episode.state))] = axis
+        axis_of[Propagation(along).greedy(linkage_groups=along.axis.kind == "operator", unavailable=taken)] = axis
     return axis_of
 
 

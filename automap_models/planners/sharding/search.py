@@ -36,7 +36,6 @@ class Round(NamedTuple):
         epsilon: share of exploratory decisions; 0 where the agent only follows its policy.
         greedy: score of the episode that followed the policy alone; None where none did.
         scores: of all episodes of the round in their order: candidates that the plan of each partitions.
-        best: the best score so far.
     """
 
     stage: int
@@ -62,13 +61,8 @@ class AgentSearch:
 
     Args:
         problem: to search for a plan of; its mesh has one axis and its objective is the count.
-        config: the agent's hyper-parameters, of both kinds of plans.
-        seed: of weights, exploration and the replay's draws.
-        watch: receives every round.
 
     Attributes:
-        best: the best plan so far.
-        rounds: played so far.
         episodes, decisions: numbers of those played and taken.
     """
 
@@ -97,7 +91,6 @@ class AgentSearch:
         Args:
             episodes: after which the first stage ends, stable or not; None is as many as it takes.
             good_enough: the search ends with the first plan that partitions as many candidates.
-            deadline: after which it ends.
         """
         most = float("inf") if episodes is None else episodes
         with one_thread():
@@ -138,7 +131,7 @@ class AgentSearch:
         self._best_greedy = max(self._best_greedy, scores[0])
         self._patience = self.config.patience if better else self._patience - self.config.round
         if not deadline.passed:
-            self.learner.remember(start, moments)
+            self.learner.remember(moments)
         for _ in range(self.config.learner.iterations):
             if deadline.passed:
                 break

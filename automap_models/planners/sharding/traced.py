@@ -32,9 +32,7 @@ class TracedSharding:
     """A traced step and the sharding classes of its variables.
 
     Attributes:
-        module: the step.
         sharding: classes under the rules.
-        rules: name of the rule set.
     """
 
     module: Module
@@ -136,7 +134,6 @@ def price_report(result: Result[ShardingProblem, ShardingPlan], planning_s: Call
     """A plan and the prices beside it.
 
     Args:
-        result: of a problem whose objective prices a step.
         planning_s: seconds from the model to the plan, asked when all is done.
 
     Raises:

@@ -72,7 +72,6 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
     """The span of the best plan with what comes after its last passes, inf where none fits; and its route, [3, S+1].
 
     Args:
-        stages: of the problem.
         points: [P+1] boundaries where stages may begin, from 0 to the end.
         bounds: [G+1] devices where they may begin, from 0 to all.
     """

@@ -68,11 +68,9 @@ def shortest_below(
     """The shortest plan found below a limit, and a step that no plan falls below: the limit where there is none.
 
     Args:
-        problem: of several stages.
         places: instructions after which it may be cut; None for those of its grid.
         limit_s: only steps that are shorter by more than LENGTH_ROUNDING, relatively, are of interest.
         deadline: when to stop; evaluations are counted (planners.effort).
-        planner: who makes the plan.
 
     Returns:
         The plan, and the bound: the plan's step to rounding where the search came to its end.
@@ -129,9 +127,7 @@ def branched(
     """The step of the shortest plan below a limit, which becomes the search's route; and how many ends were looked at.
 
     Args:
-        messages, rest: see step_bounds.least_rests.
         most: ends to look at, after which it stops; it may be called again.
-        ends: to go on from.
     """
     trial, depth, taken = search.trial, ends.depth[0], 0.0
     if depth == NOT_BEGUN:

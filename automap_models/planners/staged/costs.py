@@ -32,7 +32,6 @@ class SearchResult:
 
     Attributes:
         plan: the shortest plan found, if it is shorter than the upper bound given: the optimum of a finished search.
-        cost: of that plan.
         bound_s: no plan on the grid is shorter; a finished search gives the optimum, or the upper bound where no
             plan is shorter than that, which is infinite where nothing fits the memory.
         finished: whether the search came to its end.
@@ -50,11 +49,7 @@ def is_plain(problem: StagedProblem) -> bool:
 
 
 class Costs:
-    """The costs of plans of one problem, each computed once.
-
-    Attributes:
-        problem: of the plans.
-    """
+    """The costs of plans of one problem, each computed once."""
 
     def __init__(self, problem: StagedProblem) -> None:
         self.problem = problem
@@ -85,12 +80,7 @@ def result_of(
     """A planner's plan with its cost; without a plan where the plan is not valid for the problem, or does not fit.
 
     Args:
-        problem: as solved.
-        plan: for it.
-        cost: of the plan, if it is known.
         begun_s: `time.perf_counter()` when planning began.
-        status: of a plan that fits.
-        bound: what is proven.
     """
     valid, objection = plan.check_valid(problem)
     reason: Infeasible | None

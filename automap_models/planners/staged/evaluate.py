@@ -22,7 +22,6 @@ def baseline_s(problem: StagedProblem, results: Sequence[StagedResult] = ()) -> 
     """The step of uniform cuts, or with one stage of data parallelism; None where that does not fit the memory.
 
     Args:
-        problem: of the baseline.
         results: results of baselines, which are not planned again.
     """
     for result in results:
@@ -88,12 +87,8 @@ def evaluate(
     """Simulate a planner's plan, bound it, and hold it against what one gets without planning.
 
     Args:
-        result: with a plan.
         certify_s: counted seconds that it may take to find out about the optimum where the result has no bound.
         uniform_stages: stages of the uniform baseline where they are not the plan's.
-        policy: which policy made the plan, if one did.
-        seed: of a planner that draws.
-        notes: sentences for people beside the planner's.
 
     Raises:
         Infeasible: the result has no plan.

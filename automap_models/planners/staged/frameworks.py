@@ -51,7 +51,6 @@ def equal_blocks(ends: Sequence[int], stages: int, ends_count: int = 0) -> tuple
 
     Args:
         ends: last instruction of each block.
-        stages: S.
         ends_count: as how many blocks the embedding before them counts, and the head behind them.
 
     Returns:
@@ -73,7 +72,6 @@ def balanced(weights: FloatArray, ends: Sequence[int], stages: int) -> tuple[int
     Args:
         weights: [n] of each instruction, or [S, n] where they are others in each stage.
         ends: last instruction of each unit but the model's last, ascending.
-        stages: S.
 
     Returns:
         None where there are fewer units than stages.

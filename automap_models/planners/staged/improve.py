@@ -27,8 +27,6 @@ from automap_models.simulate.rounds import layouts_of
 
 SHIFT, DEVICES = 32, 8
 """How far a stage is shifted at most at once, in places and in devices."""
-PARTS = ((8, 16), (np.inf, 8))
-"""Most stages → at how many boundaries and devices a stage is divided, at most."""
 _NOTHING = np.zeros(0, np.int64)
 NO_SCHEDULE = Layout(np.zeros((4, 0), np.int64), _NOTHING, _NOTHING, _NOTHING, 0)
 """By the length L."""
@@ -51,8 +49,6 @@ class Moves:
     Attributes:
         problem: of several stages.
         places: instructions after which it may be cut, ascending; None for those of its grid.
-        planner: who makes the plans.
-        passes: of the simulator, taken so far.
 
     Raises:
         BadInput: when it is first used: constraints contradict one another, or the stages cannot share the devices out.
@@ -61,7 +57,6 @@ class Moves:
     problem: StagedProblem
     places: IntArray | None = None
     planner: str = "auto"
-    passes: float = 0.0
 
     @cached_property
     def _arrays(self) -> tuple[StageArrays, IntArray]:
@@ -88,7 +83,6 @@ class Moves:
 
     def step_s(self, plan: StagedPlan) -> float:
         """The step of a plan that cuts at these places, to rounding; inf where it does not fit or a stage is empty."""
-        self.passes += self.problem.stages * self.problem.micro_batches
         return float(step_of(self.stages, self._layouts, self._route(plan)))
 
     def constructed(self) -> list[StagedPlan]:
@@ -97,11 +91,7 @@ class Moves:
         return [] if route is None else [self.plan(route)]
 
     def packed(self, *, equal: bool = False) -> list[StagedPlan]:
-        """A plan that fits the memory wherever there is one (feasibility), whatever its step; none, or one.
-
-        Args:
-            equal: whether all stages have equally many devices.
-        """
+        """A plan that fits the memory wherever there is one (feasibility), whatever its step; none, or one."""
         stages = self.stages
         if equal:
             stages = stages._replace(kind=of_equal_stages(stages.kind, stages.stages))
@@ -115,21 +105,19 @@ class Moves:
 
         Args:
             starts: plans whose cuts are among the places.
-            equal: whether device cuts stay as they are.
             count: of the shortest starts from which moves set out.
             passes: of the simulator, about, in all.
         """
         stages, best_s, best, rest = self.stages, np.inf, None, passes
         rated = [(float(step_of(stages, self._layouts, route)), route) for route in map(self._route, starts)]
-        by_device, parts = (np.zeros(1, dtype=np.int64), 0) if equal else (near(DEVICES), parts_of(stages.stages))
+        by_device = np.zeros(1, dtype=np.int64) if equal else near(DEVICES)
         for _, start in sorted(rated, key=lambda pair: pair[0])[:count]:
             if rest <= 0.0:
                 break
-            step_s, route, taken = moved_on(stages, self._layouts, start, best_s, near(SHIFT), by_device, parts, rest)
+            step_s, route, taken = moved_on(stages, self._layouts, start, best_s, near(SHIFT), by_device, rest)
             rest -= taken
             if step_s < best_s:
                 best_s, best = float(step_s), self.plan(route)
-        self.passes += passes - rest
         effort.count(effort.MOVES, passes - rest)
         return best_s, best
 
@@ -161,11 +149,6 @@ def plan_of(problem: StagedProblem, route: IntArray, boundary: IntArray, planner
     cuts, devices = tuple((boundary[route[BOUNDARY, 1:-1]] - 1).tolist()), tuple(route[DEVICE, 1:-1].tolist())
     points, shardings = problem.grid.to_points(cuts), tuple(route[SHARDING, :-1].tolist())
     return StagedPlan(cuts, devices, problem.micro_batches, planner, points, shardings)
-
-
-def parts_of(stages: int) -> int:
-    """At how many boundaries and devices one of so many stages is divided."""
-    return next(parts for most, parts in PARTS if stages <= most)
 
 
 def near(most: int) -> IntArray:

@@ -1,14 +1,13 @@
 """Moves from plan to plan, each judged by its step under a schedule or by its length L; compiled by numba.
 
-Two kinds of moves are made in turns, until none of either leads to a shorter step:
+Rows of neighbouring stages are shifted in turns, until no shift leads to a shorter step:
 
     stages       |   0   |   1   |   2   |   3   |
-    shift        |   0    |   1   |   2   |  3   |        stages 1 to 3 begin later, all by as much: what stage 0 gets
+    shifted      |   0    |   1   |   2   |  3   |        stages 1 to 3 begin later, all by as much: what stage 0 gets
                                                           stage 3 gives; a single one as well
-    relocate     |   0   |       1       | 2 | 3 |        two stages are made one, and a stage is divided
 
-By a shift neighbours get longer or shorter by boundaries, by devices, or by both; relocation leads to plans that no row
-of small moves comes to. What a move leads to is looked at in three steps, and most end at one of the first two:
+Neighbours get longer or shorter by boundaries, by devices, or by both. What a move leads to is looked at in three
+steps, and most end at one of the first two:
 
     does it fit, and is    ──▶   lower bound      ──▶   the step itself
     M·u below the best?          (least_step)           (simulate.play)
@@ -16,13 +15,12 @@ of small moves comes to. What a move leads to is looked at in three steps, and m
 A shorter plan is moved on from at once. The length L (cost-model.md) is a closed form, and needs no bound.
 
     s, count     a stage, of S                          low, high    stages low … high - 1 begin elsewhere than before
-    by           so many boundaries or devices later    gone         stage `gone` and the one before it are made one
-    index        of a block of stages, single ones      divided      the stage, of those that are left, that is divided
-                 first, then two neighbours, …                       into itself and `new`
+    by           so many boundaries or devices later    index        of a block of stages, single ones first, then two
+                                                                     neighbours, …
 
     route[0, s] + by, route[1, s] + by_device    for s in low … high - 1; only stages low - 2 … high get other times,
                                                  as neighbours send to them and share links with them
-    fewer        [3, S] the route without stage `gone`; trial, draft: see Search
+    trial, draft: see Search
 
 Times of stages that stay as they are do not depend on others, which is why a move works out a few of them anew.
 """
@@ -40,10 +38,8 @@ from automap_models.planners.staged.stage_arrays import RATE, C, StageArrays
 from automap_models.planners.staged.stage_kernel import (
     BOUNDARY,
     DEVICE,
-    SHARDING,
     SLACK,
     filled,
-    fits,
     least_step,
     pipeline_length,
     sum_copies,
@@ -58,7 +54,6 @@ class Search(NamedTuple):
     """A search from plan to shorter plan.
 
     Attributes:
-        stages: the problem.
         few, full: the schedule as the player takes it (simulate.rounds.layouts_of); no nodes are for the length L.
         route, times: [3, S+1] and [1 + 7·S] the best plan so far (stage_kernel), and what its stages take
             (simulate.play).
@@ -89,7 +84,7 @@ def search_from(stages: StageArrays, layouts: tuple[Layout, Layout], start: IntA
 def step_of(stages: StageArrays, layouts: tuple[Layout, Layout], route: IntArray) -> float:
     """The step of a route in the best shardings; inf where it does not fit."""
     nowhere = np.zeros(1, dtype=np.int64)
-    return moved_on(stages, layouts, route, np.inf, nowhere, nowhere, 0, 0.0)[0]
+    return moved_on(stages, layouts, route, np.inf, nowhere, nowhere, 0.0)[0]
 
 
 def moved_on(
@@ -99,42 +94,33 @@ def moved_on(
     limit_s: float,
     by_boundary: IntArray,
     by_device: IntArray,
-    parts: int,
     most: float,
 ) -> tuple[float, IntArray, float]:
     """Where moves lead from a route, [3, S+1].
 
     Args:
         start: boundaries and devices where its stages begin, and the end.
-        limit_s: only shorter steps are of interest.
         by_boundary, by_device: how far stages begin beside where they do, after a shift.
-        parts: at so many boundaries and as many devices a stage is divided, at most; with 0 nothing is relocated.
         most: passes of the simulator that it may take about.
 
     Returns:
         The step and the route; inf where nothing is shorter than the limit. And how many passes it took about.
     """
     search = search_from(stages, layouts, start)
-    step_s = searched(search, limit_s, by_boundary, by_device, parts, most)
+    step_s = searched(search, limit_s, by_boundary, by_device, most)
     return step_s, search.route, float(search.taken[0])
 
 
 @jit
-def searched(
-    search: Search, limit_s: float, by_boundary: IntArray, by_device: IntArray, parts: int, most: float
-) -> float:
+def searched(search: Search, limit_s: float, by_boundary: IntArray, by_device: IntArray, most: float) -> float:
     """The step of the route that moves lead to, which becomes the search's; see `moved_on`."""
     count = search.stages.in_flight.size
     best = min(limit_s, judged(search, 0, count, True, limit_s))
     last, turn, blocks = 0, 0, count * (count - 1) // 2
-    turns = blocks + (count - 1 if parts else 0)
-    while turn - last < turns and search.taken[0] < most:
-        before, index = best, turn % turns
+    while turn - last < blocks and search.taken[0] < most:
+        before, index = best, turn % blocks
         turn += 1
-        if index < blocks:
-            best = shift(search, index, by_boundary, by_device, best, best < limit_s)
-        else:
-            best = relocate(search, index - blocks + 1, parts, best, best < limit_s)
+        best = shift(search, index, by_boundary, by_device, best, best < limit_s)
         if best < before:
             last = turn
     return best if best < limit_s else np.inf
@@ -145,7 +131,6 @@ def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray
     """Shift where some neighbouring stages begin; from each shorter plan on to the next.
 
     Args:
-        index: of the stages, see `block`.
         best: step of the best plan so far, or a limit.
         has_plan: whether that is the route's, which then fits and has its times.
 
@@ -205,96 +190,11 @@ def may_be(stages: StageArrays, route: IntArray, s: int, limit_s: float) -> bool
 
 
 @jit
-def relocate(search: Search, gone: int, parts: int, best: float, has_plan: bool) -> float:
-    """Make stage `gone` and the one before it one stage, and divide some stage; up to the first shorter plan.
-
-    Args:
-        gone: 1 … S-1.
-        parts: see `moved_on`.
-        best: step of the best plan so far, or a limit.
-        has_plan: as of `shift`.
-
-    Returns:
-        The step of the route in the end.
-    """
-    stages, trial, count, limit_s = search.stages, search.trial, search.stages.in_flight.size, best * (1.0 - SLACK)
-    fewer = np.empty((3, count), dtype=np.int64)
-    for s in range(count):
-        for row in range(3):
-            fewer[row, s] = search.route[row, s + (s >= gone)]
-    merged_fits = may_be(stages, fewer, gone - 1, best)
-    for divided in range(count - 1):
-        if divided != gone - 1 and not merged_fits:
-            continue
-        for s in range(count + 1):
-            for row in range(3):
-                trial[row, s] = fewer[row, s - (s > divided)]
-        first, stop = 0, count
-        if has_plan:
-            first, stop = draft_unchanged(search, gone, divided, limit_s)
-        new, ends = divided + 1, fewer[:, divided : divided + 2]
-        of_devices, of_boundaries = min(parts, ends[1, 1] - ends[1, 0] - 1), min(parts, ends[0, 1] - ends[0, 0] - 1)
-        for device in range(of_devices if first < stop else 0):
-            trial[1, new] = spread(ends[1], device, of_devices)
-            for boundary in range(of_boundaries):
-                trial[0, new] = spread(ends[0], boundary, of_boundaries)
-                if may_be(stages, trial, divided, best) and may_be(stages, trial, new, best):
-                    step_s = judged(search, first, stop, True, limit_s)
-                    if step_s < best:
-                        return step_s
-    return best
-
-
-@jit
-def draft_unchanged(search: Search, gone: int, divided: int, limit_s: float) -> tuple[int, int]:
-    """Put into the draft what stays as it is wherever a stage is divided, and the stage that two became.
-
-        of the best plan   |   0   | gone-1 | gone |    3    |   4   |
-                           |   0   |      merged   |  3 | 3  |   4   |         neighbours of either send and share links
-                                                  divided, new                 otherwise than before
-
-    Stages between the two come one place earlier or later; earlier, they hold more micro-batches.
-
-    Args:
-        gone, divided: see `relocate`; the trial is the route but for where the new stage begins.
-
-    Returns:
-        The first of the stages that are left to be worked out, and the one after the last; both 0 where the others do
-        not fit or take too long.
-    """
-    stages, trial, times, draft = search.stages, search.trial, search.times, search.draft
-    count, first, stop = stages.in_flight.size, max(divided - 1, 0), min(divided + 3, search.stages.in_flight.size)
-    merged = gone - 1 + (divided < gone - 1)
-    for s in range(count):
-        if s in (divided, divided + 1, merged):
-            continue
-        fewer = s - (s > divided)
-        before = fewer + (fewer > gone - 1)
-        for kind in range(1, 1 + KINDS):
-            draft[KINDS * s + kind] = times[KINDS * before + kind]
-        if s != before and not fits(stages, trial, s, trial[SHARDING, s]):
-            return 0, 0
-    if divided == gone - 1:
-        return first, stop
-    low, high = max(merged - 1, 0), min(merged + 2, count)
-    if low < stop and first < high:
-        return min(low, first), max(high, stop)
-    return (first, stop) if filled(stages, trial, low, high, True, limit_s, draft) else (0, 0)
-
-
-@jit
-def spread(ends: IntArray, index: int, count: int) -> int:
-    """One of so many numbers evenly between two others, the first one and the last one next to these."""
-    return ends[0] + 1 + (ends[1] - ends[0] - 2) * index // max(count - 1, 1)  # type: ignore[no-any-return]
-
-
-@jit
 def judged(search: Search, low: int, high: int, choose: bool, limit_s: float) -> float:
     """The step of the plan that is looked at, which becomes the search's if it is shorter than the limit; else inf.
 
     Args:
         low, high: stages whose times, in the draft, are not those of the plan; others are.
-        choose: see stage_kernel.filled.
     """
     stages, draft, count = search.stages, search.draft, search.stages.in_flight.size
     if not filled(stages, search.trial, low, high, choose, limit_s, draft):

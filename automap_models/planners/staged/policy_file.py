@@ -133,7 +133,6 @@ class Policy:
         Args:
             problems: with several stages, of the policy's granularity and in its sizes.
             beam: first cuts that are followed.
-            planner: name of who plans.
 
         Raises:
             BadInput: the graph fails or answers something else.

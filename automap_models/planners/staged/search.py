@@ -54,7 +54,6 @@ def anytime_search(
     """The shortest plan that fits the memory, or what is known when the time is up.
 
     Args:
-        problem: with its shardings and constraints.
         deadline: when to stop; loops are counted (planners.effort) and look at it every second or so.
         upper_s: only shorter plans are of interest (by more than LENGTH_ROUNDING, relatively).
         starts: plans from which moves set out, too; those that are not valid are left out.
@@ -189,7 +188,6 @@ def certify(problem: StagedProblem, plan: StagedPlan, deadline: Deadline | None,
     """What is proven about all plans on the grid, among which one competes: the optimum, or how short they can be.
 
     Args:
-        problem: with S stages.
         plan: one that fits the memory.
         deadline: when to stop; with None there is only a bound.
         costs: of this problem's plans, as far as they are known.
@@ -220,10 +218,8 @@ def refine(
     Under a schedule so many plans would take too long to look at.
 
     Args:
-        problem: what the plan solves.
         plan: one that fits the memory.
         costs: of this problem's plans, as far as they are known.
-        equal: whether device cuts stay as they are.
         around_s: counted seconds in which all plans beside it are looked at, by the length L.
     """
     if plan.stages == 1 or problem.constraints.cut_at is not None:

@@ -140,7 +140,6 @@ def require_devices(problem: StagedProblem, allowed: NDArray[np.bool_]) -> None:
     """Nothing, where the stages can share out the devices.
 
     Args:
-        problem: of which they are.
         allowed: [D+1, D+1] whether a stage may be on devices a … q-1, in any sharding.
 
     Raises:

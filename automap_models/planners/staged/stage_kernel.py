@@ -201,7 +201,6 @@ def least_step(stages: StageArrays, durations: FloatArray, count: int, trip: flo
 
     Args:
         durations: [1 + 7·S] of which those of the first stages count.
-        count: of these.
         trip: from the end of their last one's first forward pass to its first backward pass at least, where others
             follow; 0 where none does.
     """
@@ -244,7 +243,6 @@ def pipeline_length(
 
     Args:
         durations: [1 + 7·S] of these stages.
-        last: of them.
         x: of the message to what comes behind it, at least.
         span, exposed, length: of that (step_bounds); 0, as little as can be and 0 where nothing does.
     """
@@ -264,7 +262,6 @@ def sum_copies(stages: StageArrays, route: IntArray, p: int, ends: FloatArray) -
     """Let the stages that hold copies of a parameter end when these are summed (cost.staged.tied_sums).
 
     Args:
-        p: which of the parameters.
         ends: [S] when stages have reduced their own gradients.
     """
     nodes, boundary, device = stages.nodes, route[BOUNDARY], route[DEVICE]

@@ -14,7 +14,7 @@ those that the stage behind it holds, M of them in all.
     a, q      devices a … q-1 of the stage         messages  [D+1, D+1] seconds per byte of x (least_messages)
     i, k      boundaries where it begins and ends  windows   [D+1, 2] first and last boundary of places on a device
     j, lane   its sharding; of the stages left     alive     [D+1, m+1, 2] first lane that counts, one after the last
-    counts    [7, lanes] by lane (COUNTS)          behind    [m+1, 4, lanes] `rest` behind k with the message x
+    counts    [8, lanes] by lane (COUNTS)          behind    [m+1, 4, lanes] `rest` behind k with the message x
     rows      [6, m+1] prefix sums for a, q, j     begins    [S, 2] where stages may begin, whatever their devices
 
     TRIP      u + 2·x + trip                     the round trip of a micro-batch
@@ -26,7 +26,8 @@ those that the stage behind it holds, M of them in all.
                 TRIP + n·TRIP + (M-1 - n·w)·b                w of them go round through all
     LENGTH    max(SPAN + what comes after the last pass, f + x + length)        until all parameters are updated
 
-By the length L a place has three numbers, T and R of cost.staged, each with its terms at their least, and LENGTH:
+By the length L nothing waits for round trips: TRIP is 0 behind every stage, no turns are counted, and a place has T
+and R of cost.staged, each with its terms at their least, the second in place of HEAD:
 
     SPAN      max(M·u, u + max(2·M·x, 2·x + span))                  from the first pass of the stage to its last one
     EXPOSED   max(AR, exposed - x - b)          what all-reduces take beyond the backward passes before them
@@ -87,10 +88,11 @@ from automap_models.planners.staged.stage_kernel import SLACK, enough, least_cop
 
 TRIP, HEAD, SPAN, LENGTH = NUMBERS = range(4)
 EXPOSED = HEAD
-"""Rows of the numbers of a place; by the length L there is no HEAD."""
-IN_FLIGHT, HIDDEN, TURNS, OTHERS, ROUNDS, MORE, BACK = COUNTS = range(7)
+"""Rows of the numbers of a place."""
+IN_FLIGHT, HIDDEN, TURNS, OTHERS, ROUNDS, MORE, BACK, TRIPS = COUNTS = range(8)
 """Rows of counts, by lane: w, what of the passes a round trip hides, the turns between two stages and the backward
-passes that they leave, the same of the rounds through all; and messages back that wait for the last one forth."""
+passes that they leave, the same of the rounds through all; messages one after the other beside those of a round trip;
+and 1 where passes wait for round trips, 0 by the length L."""
 BIG = 1e300
 """Of what is not: finite, so that nothing times it is nothing."""
 MOST_BYTES = 1 << 28
@@ -125,19 +127,20 @@ class StepBounds:
 
     @cached_property
     def _counts(self) -> FloatArray:
-        """[7, L] by the number of last stages less one."""
+        """[8, L] by the number of last stages less one."""
         problem = self._deepest
         micro, all_forwards_first = float(problem.micro_batches), problem.schedule == "gpipe"
         in_flight = [float(problem.in_flight(s)) for s in range(problem.stages - 1, -1, -1)]
         counts = np.zeros((len(COUNTS), problem.stages))
-        for last, w in enumerate(in_flight):
+        counts[IN_FLIGHT], counts[BACK] = in_flight, 2.0 * micro
+        for last, w in enumerate(in_flight if problem.schedule else ()):
             between = 1.0 + w - in_flight[last - 1] if last else 1.0
             waits = micro - 1.0 - w
             turns = waits // between + 1.0 if last and waits >= 0.0 else 0.0
             rounds = waits // w + 1.0 if waits >= 0.0 else 0.0
             hidden, back = (0.0, micro) if all_forwards_first else (w - 1.0, 1.0)
             remaining = micro - 1.0 - turns * between, rounds, micro - 1.0 - rounds * w
-            counts[:, last] = w, hidden, turns, *remaining, micro + back
+            counts[:, last] = w, hidden, turns, *remaining, micro + back - 2.0, 1.0
         return counts
 
     def rest(self, limit_s: float, deadline: Deadline) -> FloatArray | None:
@@ -153,8 +156,7 @@ class StepBounds:
             return None
         windows = self._begin_windows(limit_s)  # the loops narrow them
         most, limit = min(deadline.remaining_s / effort.RESTS.unit_s, 1e15), limit_s * (1.0 + SLACK)
-        by_length = self._deepest.schedule is None
-        rest, steps = least_rests(stages, self.messages, windows, self._counts, limit, most, by_length)
+        rest, steps = least_rests(stages, self.messages, windows, self._counts, limit, most)
         effort.count(effort.RESTS, steps)
         return rest if steps <= most else None
 
@@ -176,11 +178,7 @@ class StepBounds:
         return windows
 
     def least_s(self, limit_s: float, deadline: Deadline) -> dict[StagedProblem, float]:
-        """A step that no plan of each problem on its places falls below, at most the limit; 0 where it is not known.
-
-        Args:
-            limit_s, deadline: see `rest`.
-        """
+        """A step that no plan of each problem on its places falls below, at most the limit; 0 where it is not known."""
         rest = self.rest(limit_s, deadline)
         if rest is None:
             return dict.fromkeys(self.problems, 0.0)
@@ -198,12 +196,7 @@ def evenly_s(problem: StagedProblem) -> float:
 
 
 def least_step_s(problem: StagedProblem, limit_s: float, deadline: Deadline) -> float:
-    """No plan of the problem on its grid is shorter; at most the limit.
-
-    Args:
-        problem: of one stage or more.
-        limit_s, deadline: see `StepBounds.rest`.
-    """
+    """No plan of the problem on its grid is shorter; at most the limit."""
     least_s = evenly_s(problem)
     if problem.stages > 1 and least_s < limit_s:
         least_s = max(least_s, StepBounds([problem]).least_s(limit_s, deadline)[problem])
@@ -254,22 +247,19 @@ def least_rests(  # noqa: PLR0912 -- one loop over all places, ends and sharding
     counts: FloatArray,
     limit_s: float,
     most: float,
-    by_length: bool,
 ) -> tuple[FloatArray, float]:
     """[D+1, m+1, 4, lanes] the least of what begins at each place, and how many steps the loop over lanes took.
 
     Args:
         stages: which micro-batches they hold is in the counts.
         messages, windows: see least_messages and StepBounds.
-        counts: [7, lanes] by lane.
-        limit_s: longer plans do not count.
+        counts: [8, lanes] by lane.
         most: steps after which to stop; what is returned then says nothing.
-        by_length: whether the length L counts, not the step under a schedule.
     """
     devices, m, lanes, micro = messages.shape[0] - 1, stages.crossing.size - 1, counts.shape[1], stages.micro_batches
     rest, behind = np.full((devices + 1, m + 1, 4, lanes), BIG), np.empty((m + 1, 4, lanes))
     alive, rows, steps = np.zeros((devices + 1, m + 1, 2), np.int64), np.empty((6, m + 1)), 0.0
-    tied, update, overlap = stages.tied_until.shape[0] > 0 and not by_length, stages.update_s, stages.overlap
+    tied, update, overlap = stages.tied_until.shape[0] > 0 and counts[TRIPS, 0] > 0.0, stages.update_s, stages.overlap
     both, nbytes, least_C, least_W = stages.sums[0, C], stages.sums[0, W], stages.least_C, stages.least_W
     alive[devices, m, 1] = 1
     for a in range(devices - 1, -1, -1):
@@ -283,11 +273,7 @@ def least_rests(  # noqa: PLR0912 -- one loop over all places, ends and sharding
                     continue
                 if not ready:
                     for k in range(windows[q, 0], windows[q, 1] + 1):
-                        x = messages[a, q] * stages.crossing[k]
-                        if by_length:
-                            put_length_behind(x, micro, rest[q, k], alive[q, k], behind[k])
-                        else:
-                            put_behind(x, counts, rest[q, k], alive[q, k], behind[k])
+                        put_behind(messages[a, q] * stages.crossing[k], counts, rest[q, k], alive[q, k], behind[k])
                     ready = True
                 put_own(stages, j, a, q, rows)
                 memory, parts = stages.speeds[j, a, q, MEMORY], stages.speeds[j, a, q, PARTS]
@@ -308,10 +294,7 @@ def least_rests(  # noqa: PLR0912 -- one loop over all places, ends and sharding
                                 late += least_copies_s(stages, kind, i, k, a, q)
                             free = memory * (1.0 + SLACK) - (rows[4, k] - rows[4, i])
                             stage = (u, f, late, (rows[3, k] - rows[3, i]) / parts, free, limit_s, micro)
-                            if by_length:
-                                begin_length(counts, behind, k, stage, low, high, least)
-                            else:
-                                begin(counts, behind, k, stage, low, high, least)
+                            begin(counts, behind, k, stage, low, high, least)
                             steps += 4.0 + high - low
         narrow(rest[a], limit_s, stages.windows, windows[a], alive[a])
     return rest, steps
@@ -367,8 +350,10 @@ def put_behind(x: float, counts: FloatArray, rest: FloatArray, alive: IntArray, 
             behind[number, 0] = 0.0
         return
     for lane in range(alive[0], alive[1]):
-        trip = rest[TRIP, lane - 1]
-        behind[TRIP, lane], behind[HEAD, lane] = trip + 2.0 * x, rest[HEAD, lane - 1] + 2.0 * x
+        trip, head = rest[TRIP, lane - 1] + 2.0 * x, rest[HEAD, lane - 1] + 2.0 * x
+        if counts[TRIPS, lane] == 0.0:
+            trip, head = 0.0, rest[EXPOSED, lane - 1] - x
+        behind[TRIP, lane], behind[HEAD, lane] = trip, head
         behind[SPAN, lane] = max(counts[BACK, lane] * x + trip, rest[SPAN, lane - 1] + 2.0 * x)
         behind[LENGTH, lane] = rest[LENGTH, lane - 1] + x
 
@@ -400,40 +385,10 @@ def begin(
             counts[ROUNDS, lane] * trip + counts[MORE, lane] * b,
         )
         span = max(behind[k, SPAN, lane] + u, trip + remaining)
-        length = max(span + late, behind[k, LENGTH, lane] + f)
+        head, ending = u, late
+        if counts[TRIPS, lane] == 0.0:
+            head = ending = max(late, behind[k, EXPOSED, lane] - b)
+        length = max(span + ending, behind[k, LENGTH, lane] + f)
         if length < limit_s and counts[IN_FLIGHT, lane] * saved <= free:
-            rest[TRIP, lane], rest[HEAD, lane] = min(rest[TRIP, lane], trip), min(rest[HEAD, lane], u)
-            rest[SPAN, lane], rest[LENGTH, lane] = min(rest[SPAN, lane], span), min(rest[LENGTH, lane], length)
-
-
-@jit
-def put_length_behind(x: float, micro: float, rest: FloatArray, alive: IntArray, behind: FloatArray) -> None:
-    """`put_behind` by the length L."""
-    if alive[0] == 0:
-        behind[EXPOSED, 0], behind[SPAN, 0], behind[LENGTH, 0] = -BIG, 0.0, 0.0
-        return
-    for lane in range(alive[0], alive[1]):
-        behind[EXPOSED, lane] = rest[EXPOSED, lane - 1] - x
-        behind[SPAN, lane] = max(2.0 * micro * x, rest[SPAN, lane - 1] + 2.0 * x)
-        behind[LENGTH, lane] = rest[LENGTH, lane - 1] + x
-
-
-@jit
-def begin_length(
-    counts: FloatArray,
-    behind: FloatArray,
-    k: int,
-    stage: tuple[float, float, float, float, float, float, float],
-    low: int,
-    high: int,
-    rest: FloatArray,
-) -> None:
-    """`begin` by the length L."""
-    u, f, late, saved, free, limit_s, micro = stage
-    for lane in range(low, high):
-        span = max(micro * u, behind[k, SPAN, lane] + u)
-        exposed = max(late, behind[k, EXPOSED, lane] - (u - f))
-        length = max(span + exposed, behind[k, LENGTH, lane] + f)
-        if length < limit_s and counts[IN_FLIGHT, lane] * saved <= free:
-            rest[EXPOSED, lane] = min(rest[EXPOSED, lane], exposed)
+            rest[TRIP, lane], rest[HEAD, lane] = min(rest[TRIP, lane], trip), min(rest[HEAD, lane], head)
             rest[SPAN, lane], rest[LENGTH, lane] = min(rest[SPAN, lane], span), min(rest[LENGTH, lane], length)

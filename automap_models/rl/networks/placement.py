@@ -24,10 +24,8 @@ class PlacerSize:
     """Sizes of the network, and which parts of it there are.
 
     Attributes:
-        hidden: width.
         sage_layers: of GraphSAGE; 0 leaves it out.
         attention_layers: of the placer; 0 leaves it out.
-        heads: of attention.
         superposition: whether layers are gated.
     """
 

@@ -1,4 +1,4 @@
-"""Auto-MAP's step against its definition: decide one class, exclude its neighbours, one at a time on plain sets."""
+"""Closed forms of Auto-MAP's decisions against their definition, one at a time (sharding_steps)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sharding_steps import decided_by
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.mesh import MeshAxis
@@ -16,8 +17,6 @@ from automap_models.envs.sharding.propagation import (
     REPLICATED,
     UNDECIDED,
     Propagation,
-    State,
-    sharded_classes,
 )
 
 CLUSTER = Cluster(1, 8, 1e9, 1e9, 1e9)
@@ -38,50 +37,6 @@ def problems(draw: st.DrawFn) -> ShardingProblem:
     return ShardingProblem("drawn", classes, CLUSTER, (MeshAxis("model", 2),))
 
 
-def by_definition(problem: ShardingProblem, decided: list[int], dim: int, decision: int) -> list[int] | None:
-    """The decision vector after one decision, None for a conflict: dimension by dimension, until nothing changes."""
-    classes = problem.classes
-    conflicts = {frozenset(pair) for pair in classes.conflicts.tolist()}
-    vector = list(decided)
-    todo = [(dim, decision)]
-    while todo:
-        i, value = todo.pop()
-        own = int(classes.dim_classes[i])
-        if vector[i] == value:
-            continue
-        if vector[i] != UNDECIDED or (value == PARTITIONED and classes.divisors[own] % problem.mesh[0].size):
-            return None
-        vector[i] = value
-        for j, other in enumerate(classes.dim_classes.tolist()):
-            if other == own:
-                todo.append((j, value))
-            elif value == PARTITIONED and frozenset({own, other}) in conflicts:
-                todo.append((j, REPLICATED))
-    return vector
-
-
-@given(problems(), st.data())
-def test_a_step_does_what_its_definition_says(problem: ShardingProblem, data: st.DataObject) -> None:
-    propagation, state = Propagation(problem.along[0]), State()
-    vector: list[int] | None = [UNDECIDED] * len(propagation)
-    for _ in range(len(propagation)):
-        dim = data.draw(st.integers(0, len(propagation) - 1))
-        decision = data.draw(st.sampled_from([PARTITIONED, REPLICATED]))
-        assert vector is not None
-        before, vector = vector, by_definition(problem, vector, dim, decision)
-        step = propagation.decide(state, dim, decision)
-        assert step.conflict == (vector is None)
-        if vector is None:
-            assert (step.state, step.reward) == (state, -1.0)
-            break
-        state = step.state
-        assert propagation.decisions(state).tolist() == vector
-        new = [after for was, after in zip(before, vector, strict=True) if was == UNDECIDED != after]
-        assert (step.partitioned, step.replicated) == (new.count(PARTITIONED), new.count(REPLICATED))
-        assert step.reward == pytest.approx(0.4 * step.partitioned + 0.1 * step.replicated)
-        assert [propagation.decided(state, i) for i in range(len(vector))] == [v != UNDECIDED for v in vector]
-
-
 @given(problems())
 @settings(deadline=None)
 def test_a_linkage_group_is_what_one_decision_alone_decides(problem: ShardingProblem) -> None:
@@ -89,35 +44,36 @@ def test_a_linkage_group_is_what_one_decision_alone_decides(problem: ShardingPro
     sizes = propagation.group_sizes()
     for dim in range(len(propagation)):
         for decision in (REPLICATED, PARTITIONED):
-            vector = by_definition(problem, [UNDECIDED] * len(propagation), dim, decision)
-            group = propagation.linkage_group(dim, decision)
-            if vector is None:
-                assert group is None
-                assert sizes[dim, decision] == 0
-            else:
-                assert group is not None
-                assert [i for i, v in enumerate(vector) if v == PARTITIONED] == group.partitioned.tolist()
-                assert [i for i, v in enumerate(vector) if v == REPLICATED] == group.replicated.tolist()
-                assert sizes[dim, decision] == group.partitioned.size + group.replicated.size
-    order = propagation.by_group_size()
+            vector = decided_by(problem, [UNDECIDED] * len(propagation), dim, decision)
+            assert sizes[dim, decision] == (0 if vector is None else len(vector) - vector.count(UNDECIDED))
+            if vector is not None and decision == PARTITIONED:
+                number = propagation.dim_classes[dim]
+                assert vector.count(PARTITIONED) == propagation.sizes[number]
+                assert vector.count(REPLICATED) == propagation.excluded_sizes[number]
+    order = propagation.order(linkage_groups=True)
     assert sorted(order.tolist()) == list(range(len(propagation)))
     assert (np.diff(sizes.max(axis=1)[order]) <= 0).all()
 
 
 @given(problems())
 @settings(deadline=None)
-def test_a_replay_ends_with_the_classes_it_was_given(problem: ShardingProblem) -> None:
+def test_a_replay_decides_and_earns_what_its_steps_do(problem: ShardingProblem) -> None:
     propagation = Propagation(problem.along[0])
     chosen: list[int] = []
     for c in np.flatnonzero(problem.along[0].live).tolist():
         if not problem.classes.adjacency[c, chosen].any():
             chosen.append(c)
+    vector: list[int] | None = [UNDECIDED] * len(propagation)
+    decisions = 0
+    for dim in propagation.order(linkage_groups=True).tolist():
+        assert vector is not None
+        if vector[dim] == UNDECIDED:
+            decision = PARTITIONED if propagation.dim_classes[dim] in chosen else REPLICATED
+            vector, decisions = decided_by(problem, vector, dim, decision), decisions + 1
+    assert vector is not None
     replay = propagation.replay(chosen)
-    decided = propagation.decisions(replay.state).tolist()
-    assert sharded_classes(replay.state) == tuple(chosen)
-    assert UNDECIDED not in decided
-    assert replay.reward == pytest.approx(0.4 * decided.count(PARTITIONED) + 0.1 * decided.count(REPLICATED))
-    assert 1 <= replay.decisions <= len(problem.classes)
+    assert replay.decisions == decisions
+    assert replay.reward == pytest.approx(0.4 * vector.count(PARTITIONED) + 0.1 * vector.count(REPLICATED))
 
 
 @given(problems(), st.booleans(), st.data())
@@ -127,12 +83,11 @@ def test_greedy_decisions_shard_whatever_nothing_sharded_before_excludes(
     (along,) = problem.along
     propagation, k = Propagation(along), len(problem.classes)
     unavailable = data.draw(st.sets(st.integers(0, k - 1)))
-    episode = propagation.greedy(linkage_groups=linkage_groups, unavailable=unavailable)
     conflicts = {frozenset(pair) for pair in problem.classes.conflicts.tolist()}
     expected: list[int] = []
-    for dim in propagation.by_group_size() if linkage_groups else range(len(propagation)):
-        number = propagation.dim_classes[dim]
+    for dim in propagation.order(linkage_groups=linkage_groups).tolist():
+        number = int(propagation.dim_classes[dim])
         excluded = any(frozenset({number, other}) in conflicts for other in expected)
         if along.live[number] and number not in unavailable and number not in expected and not excluded:
             expected.append(number)
-    assert list(sharded_classes(episode.state)) == sorted(expected)
+    assert propagation.greedy(linkage_groups=linkage_groups, unavailable=unavailable) == sorted(expected)

@@ -1,4 +1,4 @@
-"""The sharding environment against the step of envs.sharding.propagation, one episode at a time, and its laws."""
+"""The sharding environment against the definition of its step, one episode at a time, and its laws."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sharding_steps import decided_by
 from torch import Tensor
 
 from automap_models.core.sharding import ShardingProblem
 from automap_models.envs.sharding.env import Decided, ShardingTables
-from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, UNDECIDED, Propagation, State
+from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, UNDECIDED, Propagation
 
 EPISODES = 5
 SEEDS = st.integers(0, 10_000)
@@ -36,29 +37,27 @@ def played(tables: ShardingTables, data: st.DataObject) -> list[tuple[Decided, T
     return [*path, (states, torch.zeros(EPISODES))]
 
 
-def as_state(classes: np.ndarray) -> State:
-    """The same decisions as bit sets."""
-    return State(*(sum(1 << int(c) for c in np.flatnonzero(classes == value)) for value in (PARTITIONED, REPLICATED)))
-
-
 @given(SEEDS, st.booleans(), st.data())
-def test_a_batch_of_steps_is_the_step_of_propagation_one_by_one(
+def test_a_batch_of_steps_is_the_step_by_its_definition_one_by_one(
     random_sharding_problem: Draw, seed: int, linkage_groups: bool, data: st.DataObject
 ) -> None:
     problem = random_sharding_problem(seed)
     tables = ShardingTables.from_problem(problem, linkage_groups=linkage_groups)
-    propagation = Propagation(problem.along[0])
-    order = propagation.by_group_size().tolist() if linkage_groups else list(range(len(propagation)))
+    order = tables.order.tolist()
     for states, action in played(tables, data)[:-1]:
         after, reward, ended = tables.step(states, action)
-        vector = tables.decision_vector(after)
+        vectors = [torch.empty_like(tables.decision_vector(s)) for s in (states, after)]
+        for vector, decided in zip(vectors, (states, after), strict=True):
+            vector[:, tables.order] = tables.decision_vector(decided)
         for row in tables.legal(states).any(1).nonzero().squeeze(1).tolist():
-            before = as_state(states.classes[row].numpy())
-            step = propagation.decide(before, order[int(states.position[row])], int(action[row]))
-            assert float(reward[row]) == pytest.approx(step.reward, rel=1e-5)
-            assert vector[row].tolist() == propagation.decisions(step.state)[order].tolist()
-            open_ = [place for place, dim in enumerate(order) if not propagation.decided(step.state, dim)]
-            assert bool(ended[row]) == (step.conflict or not open_)
+            before = vectors[0][row].tolist()
+            expected = decided_by(problem, before, order[int(states.position[row])], int(action[row]))
+            assert vectors[1][row].tolist() == (before if expected is None else expected)
+            new = [now for was, now in zip(before, expected or before, strict=True) if was != now]
+            earned = -1.0 if expected is None else sum(0.4 if now == PARTITIONED else 0.1 for now in new)
+            assert float(reward[row]) == pytest.approx(earned, rel=1e-5)
+            open_ = [place for place, dim in enumerate(order) if (expected or before)[dim] == UNDECIDED]
+            assert bool(ended[row]) == (expected is None or not open_)
             assert int(after.position[row]) == (len(order) if ended[row] else open_[0])
 
 

@@ -146,7 +146,7 @@ def test_the_papers_hyper_parameters_are_shipped() -> None:
     """Auto-MAP §5.1, as printed."""
     paper = agent_config("paper")
     agent, learner = paper.agent, paper.learner
-    assert (agent.gamma, agent.double, agent.epsilon_start, agent.epsilon_end) == (0.6, True, 1.0, 0.1)
+    assert (agent.gamma, agent.epsilon_start, agent.epsilon_end) == (0.6, 1.0, 0.1)
     assert agent.epsilon_iterations == 10_000
     assert (learner.batch, learner.learning_rate, learner.replay, learner.target_every) == (64, 1e-3, 2_000, 100)
     assert (learner.alpha, learner.beta, paper.network) == (0.2, 0.6, "flat")
@@ -165,7 +165,6 @@ WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
     "a missing key": (lambda d: d.pop("size"), "[$][.]size is missing"),
     "an unknown key": (lambda d: d["agent"].update(noisy=True), "unknown key 'noisy'"),
     "another network": (lambda d: d.update(network="deep"), "network is 'deep', not choices or flat"),
-    "several steps": (lambda d: d["agent"].update(n_steps=4), "n_steps is 4"),
     "a batch that fills the memory": (
         lambda d: d["learner"].update(batch=10**9),
         "batch is 1000000000, not a whole number ≤ 1024",
@@ -173,7 +172,7 @@ WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
     "a share beyond one": (lambda d: d["agent"].update(epsilon_start=1.5), "epsilon_start is 1.5"),
     "logarithms of discounted values": (lambda d: d["agent"].update(gamma=0.6), "log_values with gamma 0.6"),
     "no rate": (lambda d: d["learner"].update(learning_rate=float("inf")), "not valid YAML in line"),
-    "no flag": (lambda d: d["agent"].update(double="perhaps"), "double is 'perhaps'"),
+    "no flag": (lambda d: d["agent"].update(log_values="perhaps"), "log_values is 'perhaps'"),
     "no section": (lambda d: d.update(learner=7), "[$][.]learner is 7"),
 }
 

@@ -295,7 +295,7 @@ def test_the_reason_names_the_largest_loss(make_model, pair):
 def test_a_plan_that_does_not_fit_says_what_fills_it(make_model, pair):
     exploration = explore(PlanningSpace(make_model(2), replace(pair, memory=12e9), 16), PATIENT)
     (data,) = (candidate for candidate in exploration.candidates if candidate.kind == "data")
-    held = f"{data.memory_bytes / 1e9:.1f} GB of 12.0 GB, {data.parts.state_bytes / 1e9:.1f} GB of it training state"
+    held = f"{data.memory_bytes / 1e9:.3g} GB of 12.0 GB, {data.parts.state_bytes / 1e9:.3g} GB of it training state"
     assert exploration.reason(data) == f"does not fit: {held}"
 
 

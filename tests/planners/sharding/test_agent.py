@@ -17,7 +17,7 @@ from automap_models.core.mesh import Mesh, MeshAxis
 from automap_models.core.result import Result
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, ShardingWork, Variable
-from automap_models.envs.sharding.propagation import Propagation, sharded_classes
+from automap_models.envs.sharding.propagation import Propagation
 from automap_models.errors import BadInput
 from automap_models.planners.agent_yaml import read_search_agent
 from automap_models.planners.base import SILENT, Progress, Watch
@@ -63,7 +63,7 @@ def test_the_agent_reaches_the_proven_optimum_of_small_problems(seed: int, rando
 def test_greedy_decisions_fall_into_the_trap_and_the_agent_does_not(trapped: tuple[Solved, list[Progress]]) -> None:
     """Partitioned are 4 parameters by the largest class, 9 by the three that it excludes."""
     (along,) = trap().along
-    assert sharded_classes(Propagation(along).greedy(linkage_groups=True).state) == (0,)
+    assert Propagation(along).greedy(linkage_groups=True) == [0]
     assert trapped[0].required_plan().partitioned() == 9
 
 
@@ -189,7 +189,7 @@ def test_the_paper_s_hyper_parameters_are_shipped() -> None:
     """Auto-MAP §5.1, as printed."""
     document = read_search_agent("paper")
     agent, learner = document.agent_config("operator"), document.learner.config()
-    assert (agent.gamma, agent.double, agent.epsilon_start, agent.epsilon_end) == (0.6, True, 1.0, 0.1)
+    assert (agent.gamma, agent.epsilon_start, agent.epsilon_end) == (0.6, 1.0, 0.1)
     assert (learner.batch, learner.replay, learner.target_every) == (64, 2_000, 100)
     assert (learner.alpha, learner.beta) == (0.2, 0.6)
     assert learner.learning_rate < 1e-3
