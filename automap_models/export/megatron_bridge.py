@@ -13,13 +13,13 @@ from typing import Any
 
 import yaml
 
-from automap_models.core.strategy import ONCE_A_NODE, modules_of
+from automap_models.core.strategy import ONCE_A_NODE, Precision, modules_of
 from automap_models.export import megatron
 from automap_models.export.model_blocks import BlockPlan, block_target
 from automap_models.export.target import Written
 
 NAME = "megatron-bridge"
-PRECISIONS = {
+PRECISIONS: Mapping[Precision, str] = {
     "bf16": "bf16_mixed",
     "fp16": "fp16_mixed",
     "fp8": "bf16_with_fp8_current_scaling_mixed",
@@ -62,7 +62,7 @@ def overrides(plan: BlockPlan) -> dict[tuple[str, ...], Any]:
     }
     if s.dispatcher is not None and s.ep > 1:
         model |= {"moe_token_dispatcher_type": "flex" if once else s.dispatcher, "moe_flex_dispatcher_backend": once}
-    optimizer = {"use_distributed_optimizer": s.zero > 0 or hosts, "optimizer_cpu_offload": hosts}
+    optimizer: dict[str, Any] = {"use_distributed_optimizer": s.zero > 0 or hosts, "optimizer_cpu_offload": hosts}
     if hosts:
         optimizer |= {"optimizer_offload_fraction": 1.0, "use_precision_aware_optimizer": True}
         optimizer |= {"overlap_cpu_optimizer_d2h_h2d": True}
@@ -86,7 +86,9 @@ def check(plan: BlockPlan, path: Path) -> None:
     """Megatron's TransformerConfig takes the values of the file, and reads the stages of the plan in its layout."""
     document = yaml.safe_load(path.read_text("utf-8"))
     values = {**document["model"], **document["train"], "num_layers": sum(plan.layers)}
-    megatron.check_arguments(plan, {f"--{key.replace('_', '-')}": _text(value) for key, value in values.items() if value})
+    megatron.check_arguments(
+        plan, {f"--{key.replace('_', '-')}": _text(value) for key, value in values.items() if value}
+    )
 
 
 def _text(value: Any) -> str:

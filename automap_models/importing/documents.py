@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from pathlib import Path as File
 from typing import Any
 
@@ -31,10 +31,10 @@ Path = tuple[str, ...]
 Span = tuple[int, int]
 ABSENT = (None, "auto")
 """What counts as not said."""
-FALSE = (None, False, "", [], {}, "none", "no", "auto", "False", "false")
+FALSE: tuple[Any, ...] = (None, False, "", [], {}, "none", "no", "auto", "False", "false")
 """What a key that is not known may say without a question."""
 YAML = (".yaml", ".yml")
-_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\.*)([\w.]+)(?:,([^{}]*))?\}")
+_REFERENCE = re.compile(r"\$\{(oc\.select:|multiply:)?(\.*)([\w.]+)(?:, *([^{}]*))?\}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,16 +158,27 @@ def count_at(values: Mapping[str, Any], *path: str) -> int | None:
 
 
 def resolved(values: Values) -> Values:
-    """The values with those that stand for others, as `${model.seq_length}` or `${oc.select:a.b,default}` do."""
-    after = values
-    for path, value in leaves(values):
-        match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        if match:
-            above = path[: len(path) - len(match[1])] if match[1] else ()
-            other = value_at(values, *above, *match[2].split("."))
-            default = yaml.safe_load(match[3]) if match[3] is not None else value
-            after = changed(after, {path: default if other is None else other})
-    return after
+    """The values with those that stand for others: `${model.tp}`, `${oc.select:a.b,default}` or `${multiply:4, 8}`."""
+    references = {path: value for path, value in leaves(values) if isinstance(value, str) and "${" in value}
+
+    def value_of(above: Path, match: re.Match[str]) -> str:
+        kind, dots, name, other = match.groups()
+        if kind == "multiply:" and name.isdigit() and (other or "").isdigit() and len(name + other) < 16:
+            return str(int(name) * int(other))
+        value = value_at(values, *(above[: len(above) + 1 - len(dots)] if dots else ()), *name.split("."))
+        return match[0] if value is None and other is None else str(other if value is None else value)
+
+    for _ in range(3):  # one inside another
+        references = {path: _REFERENCE.sub(partial(value_of, path[:-1]), text) for path, text in references.items()}
+    return changed(values, {path: meaning(text) for path, text in references.items()}) if references else values
+
+
+def meaning(text: str) -> Any:
+    """What a text is in YAML; itself where it is nothing of the kind."""
+    try:
+        return parse_yaml(text.encode(), "", "")
+    except BadInput:
+        return text
 
 
 def changed(values: Values, new: Mapping[Path, Any]) -> Values:

@@ -121,6 +121,7 @@ def _with_space(text: str, span: Span) -> Span:
 
 
 def edited(text: str, edits: Sequence[tuple[Span, str]]) -> str:
+    """A text with other words at some places."""
     for (begin, stop), new in sorted(set(edits), reverse=True):
         text = text[:begin] + new + text[stop:]
     return text

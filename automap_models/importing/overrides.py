@@ -6,9 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
-from automap_models.importing.documents import Document, Path, Values, changed, resolved, scalar
+from automap_models.importing.documents import Document, Path, Values, changed, meaning, resolved, scalar
 from automap_models.importing.megatron_rewrite import edited, separator
 from automap_models.importing.shell import Script, Span, Word
 
@@ -31,7 +29,7 @@ def parse(text: str, variables: Mapping[str, str]) -> Document | None:
     places = dict[Path, Span]()
     for word, match in overrides:
         path = tuple(match[1].split("."))
-        values = changed(values, {path: _value(match[2])})
+        values = changed(values, {path: meaning(match[2])})
         places[path] = word.site
     for word, after in zip(words, [*words[1:], Word("", (0, 0), (0, 0))], strict=True):
         if config := _CONFIG.fullmatch(word.text):
@@ -55,11 +53,3 @@ def parse(text: str, variables: Mapping[str, str]) -> Document | None:
 
 def _matched(word: Word) -> re.Match[str] | None:
     return _OVERRIDE.fullmatch(word.text)
-
-
-def _value(text: str) -> Any:
-    """A value as YAML reads it; text where it is none."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text

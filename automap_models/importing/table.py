@@ -1,10 +1,10 @@
 """A configuration, read by the table of its program in tables.yaml: which keys say which field, in which words.
 
-    fields:                                   field of a strategy
-      micro_batch: {micro_batch_size: number}     a key that holds it
-      zero:                                       or keys, the first of which decides that has one of these words
-        fsdp_config.reshard_after_forward: {true: 3, false: 2}
-        fsdp_config: {"*": 3}                     whatever it holds
+fields:                                   field of a strategy
+  micro_batch: {micro_batch_size: number}     a key that holds it
+  zero:                                       or keys, the first of which decides that has one of these words
+    fsdp_config.reshard_after_forward: {true: 3, false: 2}
+    fsdp_config: {"*": 3}                     whatever it holds
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ def read(document: Document, target: str, file: File | None = None, vocabulary: 
     fields = batches(table, {**table.get("usual", {}), **fields} | data_parallel(document, table))
     single = [key for name in ("model", "dp") for key in table.get(name, ())] + [*table.get("devices", {}).values()]
     left_out, notes = unread(document, target, [*keys, *more, *single, *table.get("sequence", {})])
+    nodes, per_node = _devices(document, table)
     setting = Setting(
         limits=LIMITS[table["limits"]],
         runtime=table["runtime"],
@@ -96,9 +97,10 @@ def read(document: Document, target: str, file: File | None = None, vocabulary: 
         training=_narrowed(tuned({**table.get("tuned", {}), **training}), document, table, fields),
         name="" if setting.model else _name(document, table),
         sequence=setting.sequence or _sequence(document, table),
-        unread=setting.unread | left_out,
+        unread={**setting.unread, **left_out},
         notes=(*setting.notes, *notes, *table.get("notes", ())),
-        **_devices(document, table),
+        nodes=nodes if per_node else setting.nodes,
+        per_node=per_node or setting.per_node,
     )
     if target.startswith("verl"):
         setting = verl.adjusted(setting, document)
@@ -118,12 +120,11 @@ def _name(document: Document, table: Mapping[str, Any]) -> str:
     return next(filter(None, (named(str(_raw(document, key))) for key in table.get("model", ()))), "")
 
 
-def _devices(document: Document, table: Mapping[str, Any]) -> dict[str, int | None]:
-    """How many there are, where the file says it."""
+def _devices(document: Document, table: Mapping[str, Any]) -> tuple[int, int | None]:
+    """Nodes, and devices of each where the file says it."""
     counts = {name: count_at(document.values, *key.split(".")) for name, key in table.get("devices", {}).items()}
     nodes, processes = counts.get("nodes") or 1, counts.get("processes")
-    per_node = processes // nodes if processes else counts.get("per_node")
-    return {"nodes": nodes, "per_node": per_node} if per_node else {}
+    return nodes, processes // nodes if processes else counts.get("per_node")
 
 
 def _raw(document: Document, key: str) -> Any:
@@ -190,9 +191,7 @@ def tuned(said: Mapping[str, Any]) -> Training:
     return Training(**{name: said[name] for name in names if name in said})
 
 
-def _narrowed(
-    training: Training, document: Document, table: Mapping[str, Any], fields: Mapping[str, Any]
-) -> Training:
+def _narrowed(training: Training, document: Document, table: Mapping[str, Any], fields: Mapping[str, Any]) -> Training:
     """The same with states in bf16, where a program trains weights in bf16 that nothing keeps in fp32."""
     keys = table.get("narrow", ())
     if not keys or fields["precision"] != "bf16" or training.rank or any(_raw(document, k) not in FALSE for k in keys):
@@ -231,7 +230,9 @@ def _searched(document: Document, table: Mapping[str, Any]) -> Iterator[str]:
     yield from ("dp", "micro_batch")
     for name, keys in table.get("fields", {}).items():
         is_there = any(_raw(document, key) is not None and _is_scalar(_raw(document, key)) for key in keys)
-        if name not in table.get("fixed", FIXED) and (is_there or name not in DEGREES or name in table.get("added", ())):
+        if name not in table.get("fixed", FIXED) and (
+            is_there or name not in DEGREES or name in table.get("added", ())
+        ):
             yield name
 
 

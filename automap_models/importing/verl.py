@@ -22,7 +22,9 @@ TOKENS, DYNAMIC = (*ACTOR, "ppo_max_token_len_per_gpu"), (*ACTOR, "use_dynamic_b
 def adjusted(setting: Setting, document: Document) -> Setting:
     """The setting with the samples of an update, and of a micro-batch."""
     values, fields = document.values, dict(setting.fields)
-    mini, responses = (count_at(values, *path) for path in ((*ACTOR, "ppo_mini_batch_size"), (*ACTOR[:1], "rollout", "n")))
+    mini, responses = (
+        count_at(values, *path) for path in ((*ACTOR, "ppo_mini_batch_size"), (*ACTOR[:1], "rollout", "n"))
+    )
     samples = fields["global_batch"] = (mini or 256) * (responses or 1)
     shared = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)
     dp = max(1, (setting.nodes or 1) * setting.per_node // shared) if setting.per_node else None
