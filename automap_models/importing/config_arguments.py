@@ -64,7 +64,8 @@ def words(document: Document, target: str, setting: Setting, strategy: Strategy)
     for path, value in after.items():
         name = argument(path[-1], table)
         section = table["written"].get(".".join(path), table["written"].get(".".join(path[:-1])))
-        if before.get(path, "") == value or (section is None and name not in given.words):
+        is_dense = name == "--expert-tensor-parallel-size" and "etp" not in setting.fields
+        if is_dense or before.get(path, "") == value or (section is None and name not in given.words):
             continue
         key = (given.keys or {}).get(name) or f"{section}.{keys.get(name, path[-1])}".lstrip(".")
         new[tuple(key.split("."))] = value
