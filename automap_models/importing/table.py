@@ -147,12 +147,12 @@ def _keys(words: Any) -> set[str]:
 
 
 def answers(document: Document, fields: Mapping[str, Keys]) -> tuple[dict[str, Any], list[str]]:
-    """Fields that are said, and the keys that were understood.
+    """Fields that are stated, and the keys that were understood.
 
     Raises:
         BadInput: two keys say different precisions, or a number is none.
     """
-    said, understood = dict[str, Any](), list[str]()
+    stated, understood = dict[str, Any](), list[str]()
     for name, keys in fields.items():
         explicit = dict[str, Any]()
         for key, table in keys.items():
@@ -164,12 +164,12 @@ def answers(document: Document, fields: Mapping[str, Keys]) -> tuple[dict[str, A
                 answer = _meaning(_words(value), meanings, several=name == "targets")
             if answer is not None:
                 understood.append(key)
-                said.setdefault(name, answer)
+                stated.setdefault(name, answer)
                 explicit |= {key: answer} if value is True else {}
         if name == "precision" and len(set(explicit.values())) > 1:
             first, second = [*explicit][:2]
             raise contradiction(first, second, *(document.line(tuple(key.split("."))) for key in (first, second)))
-    return said, understood
+    return stated, understood
 
 
 def _meaning(words: set[str], meanings: Mapping[str, Any], several: bool) -> Any:
@@ -184,11 +184,11 @@ def _meaning(words: set[str], meanings: Mapping[str, Any], several: bool) -> Any
     return next((meaning for meaning in meant if meaning is not None), None)
 
 
-def tuned(said: Mapping[str, Any]) -> Training:
+def tuned(stated: Mapping[str, Any]) -> Training:
     """What is trained: adapters only where the file says so."""
-    adapters = said.get("lora", True) and said.get("rank")
+    adapters = stated.get("lora", True) and stated.get("rank")
     names = ("optimizer", "states", *(("rank", "targets", "quantize") if adapters else ()))
-    return Training(**{name: said[name] for name in names if name in said})
+    return Training(**{name: stated[name] for name in names if name in stated})
 
 
 def _narrowed(training: Training, document: Document, table: Mapping[str, Any], fields: Mapping[str, Any]) -> Training:

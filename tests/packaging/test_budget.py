@@ -26,9 +26,9 @@ BUDGET = {
     "core": (8_072, 37),
     "cost": (3_883, 20),
     "envs": (1_600, 12),
-    "export": (2_242, 15),
+    "export": (2_345, 16),
     "formats": (5_318, 21),
-    "importing": (1_596, 12),
+    "importing": (2_098, 15),
     "hlo": (6_936, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_071, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_520, "files": 427, "compiled": 80, "numbers": 257}
+TOTALS = {"lines": 77_125, "files": 431, "compiled": 80, "numbers": 256}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
