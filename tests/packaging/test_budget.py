@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (3_110, 14),
     "workloads": (5_781, 34),
     "zoo": (1, 1),
-    "infer": (5_990, 37),
+    "infer": (5_992, 37),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (6_071, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_125, "files": 431, "compiled": 80, "numbers": 256}
+TOTALS = {"lines": 77_127, "files": 431, "compiled": 80, "numbers": 256}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
