@@ -198,7 +198,11 @@ def layout_text(layers: tuple[int, ...], mtp: int = 0) -> str:
 
 def check(plan: BlockPlan, path: Path) -> None:
     """Megatron's TransformerConfig takes the arguments, and reads the stages of the plan in the layout."""
-    parsed = read_arguments(path)
+    check_arguments(plan, read_arguments(path))
+
+
+def check_arguments(plan: BlockPlan, parsed: Mapping[str, str]) -> None:
+    """The same of arguments that somebody read."""
     s = plan.strategy
     batches = (parsed["--micro-batch-size"], parsed["--global-batch-size"])
     require_same("samples", batches, (str(s.micro_batch), str(s.global_batch)))

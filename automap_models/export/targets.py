@@ -17,6 +17,7 @@ TARGETS: Mapping[str, str] = {
     "torch-split-spec": "torch.distributed.pipelining: a Python program that cuts the model and runs the stages",
     "torchtitan": "torchtitan: its parallelism, training and recomputation configs",
     "megatron": "Megatron-LM: arguments, with the layout of its stages",
+    "megatron-bridge": "Megatron-Bridge and NeMo: overrides of a recipe, with the layout of its stages",
     "deepspeed": "DeepSpeed: a PipelineModule with the plan's stages, and its configuration",
     "galvatron": "Hetu-Galvatron: the parallelism of every layer",
     "jax": "JAX: meshes, and a PartitionSpec for every parameter",

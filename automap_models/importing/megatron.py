@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,28 @@ def read(text: str, variables: Mapping[str, str], vocabulary: int | None) -> Set
         BadInput: it contradicts itself, or a value is no number.
     """
     given, script = parsed(text, variables)
+    command = [word.text for word in script.command] or [""]
+    program = next((Path(word).name for word in command if word.endswith(".py")), command[0])
+    setting = setting_of(given, vocabulary, program)
+    unknown, refusals = dict(setting.unread), setting.refusals
+    if not program.startswith(("pretrain", "--")):
+        unknown[program], refusals = "a program with defaults of its own", ()
+    notes = [
+        f"line {text.count(chr(10), 0, place) + 1} is left out: only running decides whether it counts"
+        for place in script.skipped
+    ]
+    unset = {
+        word.text
+        for name, entry in given.words.items()
+        for word in entry[1 + any(fnmatchcase(name, pattern) for pattern in listed()["cannot matter"]) :]
+        if word.text.startswith("$")
+    }
+    notes += [f"`{text}` is set by nothing, and taken as empty" for text in sorted(unset)]
+    return replace(setting, unread=unknown, refusals=refusals, notes=tuple(dict.fromkeys((*setting.notes, *notes))))
+
+
+def setting_of(given: Arguments, vocabulary: int | None, program: str = "pretrain_gpt") -> Setting:
+    """What arguments say, by whatever name their text has for them; see `read`."""
     fields: dict[str, Any] = {name: count for name, argument in COUNTS.items() if (count := given.count(argument))}
     layers = given.count(LAYERS, 1000)
     fields |= _stages(given, fields.get("pp", 1), layers) | _recomputation(given, fields)
@@ -62,45 +85,29 @@ def read(text: str, variables: Mapping[str, str], vocabulary: int | None) -> Set
         fields["dispatcher"] = _dispatcher(given)
     lists = listed()
     patterns = (*lists["read"], *lists["cannot matter"], *lists["noted"], *lists["gone"])
-    unread = {n: given.line(n) for n in given.words if not any(fnmatchcase(n, pattern) for pattern in patterns)}
-    unread |= {f"{MODULES_GIVEN} {name}": given.line(MODULES_GIVEN) for name in {*_modules(given)} - {*MODULES}}
-    if (given.value("--optimizer") or "adam") != "adam":
-        unread["--optimizer"] = given.line("--optimizer")
-    if float(given.value(FRACTION) or 1) != 1.0:
-        unread[FRACTION] = given.line(FRACTION)
-    command = [word.text for word in script.command] or [""]
-    program = next((Path(word).name for word in command if word.endswith(".py")), command[0])
-    if not (is_megatron := program.startswith(("pretrain", "--"))):
-        unread[program] = "a program with defaults of its own"
+    unread = [name for name in given.words if not any(fnmatchcase(name, pattern) for pattern in patterns)]
+    unread += ["--optimizer"] * ((given.value("--optimizer") or "adam") != "adam")
+    unread += [FRACTION] * (OFFLOAD in given and (given.value(FRACTION) or "1") not in ("1", "1.", "1.0"))
+    unknown = {given.name(name): given.line(name) for name in unread}
+    for name in {*_modules(given)} - {*MODULES}:
+        unknown[f"{given.name(MODULES_GIVEN)} {name}"] = given.line(MODULES_GIVEN)
     model, lacking = model_of(given, layers, vocabulary, program)
-    notes = [f"`{name}`: {note}" for name, note in lists["noted"].items() if name in given]
-    notes += [
-        f"line {text.count(chr(10), 0, place) + 1} is left out: only running decides whether it counts"
-        for place in script.skipped
-    ]
     per_node = next((given.count(name) for name in DEVICES if name in given), None)
-    unset = {
-        word.text
-        for name, entry in given.words.items()
-        for word in entry[1 + any(fnmatchcase(name, pattern) for pattern in lists["cannot matter"]) :]
-        if word.text.startswith("$")
-    }
-    notes += [f"`{text}` is set by nothing, and taken as empty" for text in sorted(unset)]
     return Setting(
         limits=LIMITS,
         runtime="megatron",
         fields=fields,
         searched=SEARCHED,
-        text=text,
+        text=given.text,
         rewrite=rewriting(given, fields, layers),
         model=model,
         lacking=lacking,
         sequence=given.count(SIZES["sequence"]),
         nodes=next((given.count(name) for name in NODES if name in given), 1 if per_node else None),
         per_node=per_node,
-        refusals=tuple(_refusals(given)) if is_megatron else (),
-        unread=unread,
-        notes=tuple(dict.fromkeys(notes)),
+        refusals=tuple(_refusals(given)),
+        unread=unknown,
+        notes=tuple(f"`{given.name(name)}`: {note}" for name, note in lists["noted"].items() if name in given),
     )
 
 
@@ -193,23 +200,27 @@ def _modules(given: Arguments) -> list[str]:
 
 def _refusals(given: Arguments) -> Iterator[str]:
     """What Megatron refuses at start-up, beside its limits."""
+
+    def placed(name: str, value: str = "") -> str:
+        return f"`{given.name(name)}{value}` ({given.line(name)})"
+
     lists = listed()
     for first, second in lists["exclusive"]:
         if first in given and second in given:
-            yield f"`{first}` ({given.line(first)}) does not go with `{second}` ({given.line(second)})"
+            yield f"{placed(first)} does not go with {placed(second)}"
     for name, other in lists["needs"].items():
         if name in given and other not in given:
-            yield f"`{name}` ({given.line(name)}) needs `{other}`"
+            yield f"{placed(name)} needs `{given.name(other)}`"
     for name, other in lists["gone"].items():
         if name in given:
-            yield f"`{name}` ({given.line(name)}) is gone: `{other}` took its place"
+            yield f"{placed(name)} is gone: `{given.name(other)}` took its place"
     if given.value("--recompute-granularity") == "full":
         for name in ("--recompute-method", "--recompute-num-layers"):
             if name not in given:
-                yield f"`--recompute-granularity full` ({given.line('--recompute-granularity')}) needs `{name}`"
+                yield f"{placed('--recompute-granularity', ' full')} needs `{given.name(name)}`"
     delayed = given.value("--fp8-format") and (given.value("--fp8-recipe") or "delayed") == "delayed"
     for name in sorted(REMAKING.intersection(_modules(given))) if delayed else ():
-        yield f"`{MODULES_GIVEN}` ({given.line(MODULES_GIVEN)}) {name} needs another `--fp8-recipe` than delayed"
+        yield f"{placed(MODULES_GIVEN)} {name} needs another `{given.name('--fp8-recipe')}` than delayed"
     positions, tokens = given.count("--max-position-embeddings"), given.count(SIZES["sequence"])
     if positions and tokens and positions < tokens:
         yield f"`--max-position-embeddings` {positions} is less than `--seq-length` {tokens}"

@@ -25,13 +25,21 @@ class Arguments:
     Attributes:
         text: of the script or the command.
         words: the argument's own and those of its value.
+        keys: argument → what a configuration calls it; None for a command.
     """
 
     text: str
     words: Mapping[str, Sequence[Word]]
+    keys: Mapping[str, str] | None = None
 
     def __contains__(self, name: str) -> bool:
         return name in self.words
+
+    def name(self, argument: str) -> str:
+        """What the text calls an argument."""
+        if self.keys is None:
+            return argument
+        return self.keys.get(argument, argument.removeprefix("--").replace("-", "_"))
 
     def line(self, name: str) -> str:
         """Where an argument stands."""
@@ -47,7 +55,7 @@ class Arguments:
             return None
         text = self.words[name][1].text if len(self.words[name]) > 1 else ""
         if not text or "$" in text:
-            what = f"`{name}` is {text or 'nothing'}, which the text does not say"
+            what = f"`{self.name(name)}` is {text or 'nothing'}, which the text does not say"
             variable = re.sub(r"\W.*", "", text.lstrip("${")) or "NAME"
             raise BadInput(what, where=self.line(name), do=f"give `set` {variable}=VALUE")
         return text
@@ -62,7 +70,7 @@ class Arguments:
         if text is None or (text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= most):
             return None if text is None else int(text)
         do = f"give a whole number, {most:,} at most"
-        raise BadInput(f"`{name}` is {text[:40]!r}", where=self.line(name), do=do)
+        raise BadInput(f"`{self.name(name)}` is {text[:40]!r}", where=self.line(name), do=do)
 
 
 @cache

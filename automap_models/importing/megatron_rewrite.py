@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ def rewriting(given: Arguments, fields: Mapping[str, Any], layers: int | None) -
     """The text with the arguments of another strategy in place of those that say otherwise."""
 
     def text_of(strategy: Strategy) -> str:
-        wanted = {word[0]: list(word[1:]) for word in arguments(_block_plan(strategy, layers or 1))}
+        wanted = {word[0]: list(word[1:]) for word in arguments(block_plan(strategy, layers or 1))}
         if strategy.stages == 1 or len(set(strategy.layers or ())) <= 1:
             wanted.pop(LAYOUT, None)
             if strategy.vp > 1:
@@ -59,13 +60,14 @@ def rewriting(given: Arguments, fields: Mapping[str, Any], layers: int | None) -
                 added.append(" ".join([name, *wanted[name]]))
         anchor = next((entry for name, entry in given.words.items() if name in COUNTS.values()), None)
         end = _span(anchor[:2])[1] if anchor else len(given.text.rstrip())
-        edits.append(((end, end), "".join(_separator(given.text, end) + text for text in added)))
-        return _edited(given.text, edits)
+        edits.append(((end, end), "".join(separator(given.text, end) + text for text in added)))
+        return edited(given.text, edits)
 
     return text_of
 
 
-def _block_plan(strategy: Strategy, layers: int) -> BlockPlan:
+def block_plan(strategy: Strategy, layers: int) -> BlockPlan:
+    """A strategy as exports take it; stages of equally many layers where it has none."""
     counts = strategy.layers or (layers // strategy.stages,) * strategy.stages
     return BlockPlan("", Strategy(**{**vars(strategy), "layers": counts}), (strategy.tp,) * strategy.pp, ModelFacts())
 
@@ -97,12 +99,12 @@ def _span(words: Sequence[Word]) -> Span:
     return words[0].site[0], max(word.site[1] for word in words)
 
 
-def _separator(text: str, place: int) -> str:
+def separator(text: str, place: int) -> str:
     """What stands between two arguments here: a new line as the last one, or a space."""
     begin, stop = text.rfind("\n", 0, place) + 1, text.find("\n", place)
     line = text[begin : len(text) if stop < 0 else stop]
     indent = line[: len(line) - len(line.lstrip())]
-    if not line.strip().startswith("--") or "\n" not in text:
+    if not re.match(r"\s*(--|\+*[\w.]+=)", line) or "\n" not in text:
         return " "
     return f" \\\n{indent}" if line.rstrip().endswith("\\") else f"\n{indent}"
 
@@ -118,7 +120,8 @@ def _with_space(text: str, span: Span) -> Span:
     return (begin, stop + 1) if alone else (begin, span[1])
 
 
-def _edited(text: str, edits: Sequence[tuple[Span, str]]) -> str:
+def edited(text: str, edits: Sequence[tuple[Span, str]]) -> str:
+    """A text with other words at some places."""
     for (begin, stop), new in sorted(set(edits), reverse=True):
         text = text[:begin] + new + text[stop:]
     return text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from automap_models.errors import BadInput
 from automap_models.formats.schema import LARGEST_YAML_BYTES, located, read_bytes
-from automap_models.importing import accelerate, deepspeed, documents, megatron, torchtitan
+from automap_models.importing import deepspeed, documents, megatron, overrides, table, torchtitan
 from automap_models.importing.setting import Setting
 from automap_models.resources import is_file
 
@@ -30,7 +30,7 @@ def read_setting(what: str, variables: Mapping[str, str], vocabulary: int | None
             do = "give a command line in quotes, or a script, TOML, JSON or YAML"
             raise BadInput("is neither a file nor a command line", where=what[:60], do=do)
         with located("the command line"):
-            return megatron.read(what, variables, vocabulary)
+            return _command(what, variables, vocabulary)
     try:
         text = read_bytes(path, LARGEST_YAML_BYTES).decode("utf-8")
     except UnicodeDecodeError:
@@ -45,13 +45,23 @@ def read_setting(what: str, variables: Mapping[str, str], vocabulary: int | None
 
 def _read(path: Path, text: str, ending: str, variables: Mapping[str, str], vocabulary: int | None) -> Setting:
     if ending not in DOCUMENTS:
+        return _command(text, variables, vocabulary)
+    document = documents.parse(text, ending, str(path))
+    if ending == ".toml" or "parallelism" in document.values:
+        return torchtitan.read(document, ending, path)
+    if ending == ".py":
+        return deepspeed.read(document.values, str(path))
+    target = table.table_of(document)
+    if target is None:
+        do = "give a configuration of a program that `automap doctor --help` lists, or a script of Megatron"
+        raise BadInput("is of no program that is known", do=do)
+    return table.read(document, target, path, vocabulary)
+
+
+def _command(text: str, variables: Mapping[str, str], vocabulary: int | None) -> Setting:
+    """A command line or a script: of a program that takes overrides of its configuration, or of Megatron."""
+    document = overrides.parse(text, variables)
+    target = table.table_of(document) if document else None
+    if document is None or target is None:
         return megatron.read(text, variables, vocabulary)
-    values = documents.parse(text, ending, str(path))
-    if ending == ".toml" or "parallelism" in values:
-        return torchtitan.read(values, text, ending, path)
-    if "CONFIG" in values or "zero_optimization" in values or deepspeed.BATCHES.values() & values.keys():
-        return deepspeed.read(values, text, ending)
-    if "distributed_type" in values:
-        return accelerate.read(values, text, ending)
-    do = "give a configuration of torchtitan (TOML), DeepSpeed (JSON) or Accelerate (YAML), or a script of Megatron"
-    raise BadInput("is of no program that is known", do=do)
+    return table.read(document, target, None, vocabulary)

@@ -8,6 +8,7 @@ from typing import Any
 
 from automap_models.core.framework import Limits
 from automap_models.core.strategy import Strategy
+from automap_models.core.tuning import FULL, Training
 from automap_models.cost.measured_step import MeasuredModel
 from automap_models.errors import BadInput
 
@@ -27,6 +28,7 @@ class Setting:
         text: that the changed lines are of.
         rewrite: says another strategy in the file's own words.
         split: layers, stages → [stages] layers of each as the program divides them unless it is told; None: equally.
+        training: what of the model is trained, and by which optimizer.
         model: that its sizes make; None where it says none, or too little.
         name: of a built-in model that it names; empty where it names none.
         lacking: what it does not say of the model, in words.
@@ -44,6 +46,7 @@ class Setting:
     text: str
     rewrite: Rewrite
     split: Callable[[int, int], tuple[int, ...]] | None = None
+    training: Training = FULL
     model: MeasuredModel | None = None
     name: str = ""
     lacking: tuple[str, ...] = ()

@@ -203,6 +203,10 @@ class Script:
         if words is None and usual is not None:
             begin = span[0] + (match.start(2) if match else 0)
             usual = usual.removesuffix("}")
+            if "$" in usual:
+                for piece in _INNER.finditer(usual.strip("'\"")):
+                    yield from self._parts(piece[0], piece.lastgroup, span)
+                return
             quoted = usual[:1] in ("'", '"') and len(usual) > 1
             inner = (begin + quoted, begin + len(usual) - quoted)
             words = [Word(usual[quoted : len(usual) - quoted], inner, inner)]

@@ -26,8 +26,9 @@ from automap_models.export.torchtitan import (
     parallelism,
     training,
 )
-from automap_models.importing.documents import Path, Values, changed, count_at, dump, unread, value_at
+from automap_models.importing.documents import Document, Path, Values, count_at, tables, unread, value_at
 from automap_models.importing.setting import Setting
+from automap_models.importing.table import answers
 from automap_models.workloads.catalogue import canonical
 
 SECTIONS = ("parallelism", "training", "experimental")
@@ -58,12 +59,13 @@ SEARCHED = frozenset(
 )
 
 
-def read(values: Values, text: str, ending: str, file: File | None) -> Setting:
+def read(document: Document, ending: str, file: File) -> Setting:
     """What a configuration says.
 
     Raises:
         BadInput: it contradicts itself, or is of a schedule that is not known.
     """
+    values = document.values
     numbers = {name: _first(values, key) for name, key in COUNTS.items()}
     fields: dict[str, Any] = {name: number for name, number in numbers.items() if number is not None}
     pp = fields.get("pp", 1)
@@ -77,7 +79,7 @@ def read(values: Values, text: str, ending: str, file: File | None) -> Setting:
     ]
     if pp > 1:
         fields |= _stages(values, pp, fields, file)
-    left_out, notes = unread(values, "torchtitan", text)
+    left_out, notes = unread(document, "torchtitan", answers(document, tables()["torchtitan"]["training"])[1])
     if min(_first(values, f"data_parallel_{kind}_degree") or 1 for kind in ("replicate", "shard")) > 1:
         notes.append("weights are priced as shared among all replicas, not within groups of them (HSDP)")
     name = f"{value_at(values, 'model', 'name')}-{value_at(values, 'model', 'flavor')}"
@@ -86,8 +88,8 @@ def read(values: Values, text: str, ending: str, file: File | None) -> Setting:
         runtime="torchtitan",
         fields=fields,
         searched=SEARCHED,
-        text=dump(values, ending),
-        rewrite=lambda strategy: dump(changed(values, _words(values, fields, strategy)), ending),
+        text=document.text,
+        rewrite=lambda strategy: document.edited(_words(values, fields, strategy)),
         split=split,
         name=canonical(FLAVORS.get(name, name.lower())) or "",
         lacking=("the model",),
@@ -141,13 +143,13 @@ def _recomputation(values: Values) -> str:
     return "full" if mode == "selective" and str(every) == "1" else mode
 
 
-def _stages(values: Values, pp: int, fields: Mapping[str, Any], file: File | None) -> dict[str, Any]:
+def _stages(values: Values, pp: int, fields: Mapping[str, Any], file: File) -> dict[str, Any]:
     """`schedule`, `vp` and `layers`; a schedule in rows is the one that has the rows of the file beside this one."""
     word, parts = str(_value(values, SCHEDULE) or "1F1B"), _value(values, STAGES)
     named = [name for name, titan in LIMITS.schedules.items() if titan.lower() == word.lower()]
     vp = len(parts) // pp if parts else 1 if word.lower() in ("1f1b", "gpipe") else 2
     layers = [sum(str(part).startswith("layers.") for part in stage) for stage in parts] if parts else None
-    if word == BY_ROWS and file is not None:
+    if word == BY_ROWS:
         rows, count = file.with_suffix(ROWS_ENDING), fields.get("micro_batches", 1)
         written = rows.read_text("utf-8") if rows.is_file() else ""
         named = [name for name in named if _rows(name, pp, count, vp) == written]

@@ -13,7 +13,6 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.strategy import Strategy, TransformerShape
-from automap_models.core.tuning import FULL
 from automap_models.errors import BadInput
 from automap_models.importing.reader import read_setting
 from automap_models.importing.setting import Setting
@@ -84,6 +83,7 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
         device=request.device,
         options=ExploreOptions(global_batch=batch),
         fields=dict(_fixed(request, setting, strategy)),
+        training=setting.training,
         runtime=setting.runtime,
     )
     problem = strategy_problem(pricing, watch)
@@ -147,7 +147,7 @@ def _source(request: DoctorRequest, setting: Setting) -> Source:
         raise BadInput(f"the file does not say {missing}", do=f"give `model` NAME, or its config.json{tokens}")
     dtype = Strategy(micro_batch=1, global_batch=1, precision=setting.fields["precision"]).dtype
     shape = setting.model.shape
-    work = model_work(architecture_of(setting.model), shape.name, shape.sequence, dtype, FULL)
+    work = model_work(architecture_of(setting.model), shape.name, shape.sequence, dtype, setting.training)
     return Source(shape.name, SourceKind.WORKLOAD, model=work)
 
 

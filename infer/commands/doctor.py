@@ -24,11 +24,13 @@ SAID = """
 """
 EPILOG = """COMMAND|FILE is one of
   a command line in quotes   that starts Megatron-LM, with torchrun or Slurm's srun around it
-  a shell script             that holds one: variables, arrays and conditions are read, and nothing is run
+  a shell script             that holds one, or overrides of a configuration of verl or Megatron-Bridge: variables,
+                             arrays and conditions are read, and nothing is run
   TOML                       of torchtitan up to 0.2
   JSON                       of DeepSpeed
-  YAML                       of Accelerate: FSDP, ParallelismConfig, DeepSpeed, Megatron-LM
-  .args, .py                 what automap-export writes for megatron, torchtitan and deepspeed
+  YAML                       of Accelerate (FSDP, ParallelismConfig, DeepSpeed, Megatron-LM), axolotl, LLaMA-Factory,
+                             NeMo, Megatron-Bridge, verl (its actor)
+  .args, .py, .yaml          what automap-export writes for megatron, megatron-bridge, torchtitan and deepspeed
 
 It says what the program refuses at start-up, what a step takes and consists of, whether it fits, and what a better
 setting is: as the lines of the same file that change. A setting that is not known is named and asked for.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from draw_counts import counts
 from drawn_plans import MICRO_BATCHES, SAMPLES, draw_stages, draw_strategy, strategy_source
 from export_readers import deepspeed_stages, galvatron_layers, megatron_arguments, megatron_stages, titan_configs
@@ -95,6 +96,21 @@ def check_deepspeed(path: Path, s: Strategy, layers: tuple[int, ...]) -> None:
         assert bounds == [stage for stage in embedded(layers) for _ in range(s.tp * s.dp)]
 
 
+def check_megatron_bridge(path: Path, s: Strategy, layers: tuple[int, ...]) -> None:
+    read = yaml.safe_load(path.read_text("utf-8"))
+    model = read["model"]
+    assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"]) == (s.tp, s.pp)
+    assert model["virtual_pipeline_model_parallel_size"] == (s.vp if s.vp > 1 else None)
+    assert read["train"] == {"micro_batch_size": s.micro_batch, "global_batch_size": s.global_batch}
+    assert model["sequence_parallel"] == (s.sequence_parallel and s.tp > 1)
+    assert (model["recompute_granularity"] or "none") == s.recompute
+    assert read["ddp"]["use_distributed_optimizer"] == read["optimizer"]["use_distributed_optimizer"] == (s.zero == 1)
+    assert read["mixed_precision"].startswith("bf16_with" if s.precision in ("fp8", "nvfp4") else s.precision)
+    if len(layers) > 1:
+        stages = megatron_stages(model["pipeline_model_parallel_layout"])
+        assert tuple(stage.count("t") for stage in stages) == layers
+
+
 def check_galvatron(path: Path, s: Strategy, layers: tuple[int, ...]) -> None:
     read = galvatron_layers(path)
     assert (read["pp_deg"], tuple(read["pp_division"])) == (s.pp, layers)
@@ -107,6 +123,7 @@ def check_galvatron(path: Path, s: Strategy, layers: tuple[int, ...]) -> None:
 
 CHECKS = {
     "megatron": check_megatron,
+    "megatron-bridge": check_megatron_bridge,
     "torchtitan": check_torchtitan,
     "deepspeed": check_deepspeed,
     "galvatron": check_galvatron,

@@ -48,6 +48,10 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
         ["titan.toml", "--model", "small.json", "--gpus", "2xh100", "--json"],
         ["accelerate.yaml", "--model", "small.json", "--device", "a100", "--micro-batch", "2", "--sequence", "16"],
         ["zero.json", "--model", "small.json", "--gpus", "2xa100", "--recompute", "full", "--ignore", "all"],
+        ["tune.yaml", "--model", "small.json", "--gpus", "2xh100"],
+        ["factory.yaml", "--model", "small.json", "--gpus", "2xh100", "--json"],
+        ["bridge.yaml", "--model", "small.json", "--gpus", "4xh100", "--ignore", "all"],
+        ["verl.sh", "--model", "small.json", "--device", "h100"],
     ],
     "export": [
         ["plan.json", "--to", "torch-csv"],

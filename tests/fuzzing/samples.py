@@ -149,6 +149,39 @@ num_processes: 2
 fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: true}
 parallelism_config: {parallelism_config_tp_size: 2}
 """,
+    "tune.yaml": b"""\
+# a LoRA
+base_model: gpt2
+sequence_len: 16
+adapter: lora
+lora_r: 4
+lora_target_modules: [q_proj, v_proj]
+micro_batch_size: 1  # on a device
+gradient_accumulation_steps: 2
+optimizer: adamw_torch
+bf16: auto
+gradient_checkpointing: true
+fsdp_config: {reshard_after_forward: true}
+""",
+    "factory.yaml": b"""\
+model_name_or_path: gpt2
+finetuning_type: full
+cutoff_len: 16
+per_device_train_batch_size: 2
+deepspeed: {zero_optimization: {stage: 2}, bf16: {enabled: auto}}
+""",
+    "bridge.yaml": b"""\
+model: {tensor_model_parallel_size: 2, seq_length: 16, recompute_granularity: null, moe_layer_freq: [0, 1]}
+train: {global_batch_size: 8, micro_batch_size: 1}
+mixed_precision: bf16_mixed
+""",
+    "verl.sh": b"""\
+MICRO=${MICRO:-$((1 * 2))}
+python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=gpt2 \\
+    data.max_prompt_length=8 data.max_response_length=8 trainer.n_gpus_per_node=2 \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=4 actor_rollout_ref.rollout.n=2 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=$MICRO
+""",
     "zero.json": b'{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}',
 }
 """Files of other programs, for automap-doctor."""

@@ -20,7 +20,7 @@ from automap_models.export.torchtitan import BY_ROWS
 from automap_models.export.torchtitan import LIMITS as TITAN
 from automap_models.importing.reader import read_setting
 
-TARGETS = ("megatron", "torchtitan", "deepspeed")
+TARGETS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge")
 BY_ROWS_ALIKE = [name for name, word in TITAN.schedules.items() if word == BY_ROWS]
 MOST_DRAWN = 100
 """Strategies drawn for one that the target has words for, at most."""
@@ -50,7 +50,7 @@ def comparable(target: str, s: Strategy) -> Strategy:
     fields = {
         "etp": s.expert_tensor if s.ep > 1 else None,
         "sequence_parallel": s.sequence_parallel and s.tp > 1,
-        "dispatcher": s.dispatcher if shared and target == "megatron" else None,
+        "dispatcher": s.dispatcher if shared and target.startswith("megatron") else None,
         "schedule": s.schedule if s.stages > 1 else "1f1b",
     }
     if s.offload == "optimizer":  # of one device all stages of ZeRO are alike
@@ -58,6 +58,8 @@ def comparable(target: str, s: Strategy) -> Strategy:
     if target == "deepspeed":
         fields |= {"sequence_parallel": False, "recompute": s.recompute if s.pp > 1 else "none"}
         fields |= {} if s.pp > 1 else {"layers": None}
+    if target == "megatron-bridge":  # the recipe has the number of layers
+        fields |= {} if s.stages > 1 else {"layers": None}
     if target == "torchtitan":  # its experts are whole, on devices of tp, too
         fields |= {"ep": TITAN.expert_degree(s), "etp": 1 if TITAN.expert_degree(s) > 1 else None}
         fields |= {} if s.pp > 1 else {"layers": None}

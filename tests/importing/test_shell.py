@@ -13,6 +13,7 @@ from automap_models.importing.shell import Script
 SCRIPTS = {
     "arrays": 'A=(--x 1 # note\n  --y "2"\n)\nA+=(--z \'3\')\ntrain ${A[@]} "${A[@]}"',
     "defaults": 'N=${M:-4}\nM=${M:-"5"}\ntrain --n $N --m ${M} --k=${K-7}',
+    "defaults of defaults": 'K=3\nN=${M:-$((2 * K))}\nL=${M:-${J:-"4"}}\ntrain --n $N --l=${L} --k ${M:-$K}',
     "sums": "N=2\nG=8\nW=$(($N*$G))\ntrain --w $W --half $(( ${W} / 4 - 1 ))",
     "continued": 'O="--a 1 \\\n  --b 2"\ntrain $O \\\n  --c 3',
     "joined": "A=x\ntrain --a=${A}y$A'z'",

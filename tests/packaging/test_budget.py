@@ -26,9 +26,9 @@ BUDGET = {
     "core": (8_072, 37),
     "cost": (3_883, 20),
     "envs": (1_508, 12),
-    "export": (2_242, 15),
+    "export": (2_345, 16),
     "formats": (5_318, 21),
-    "importing": (1_596, 12),
+    "importing": (2_098, 15),
     "hlo": (6_936, 36),
     "planners": (844, 6),
     "planners/online": (309, 3),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (3_110, 14),
     "workloads": (5_781, 34),
     "zoo": (1, 1),
-    "infer": (5_988, 37),
+    "infer": (5_990, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 75_936, "files": 427, "compiled": 75, "numbers": 257}
+TOTALS = {"lines": 76_543, "files": 431, "compiled": 75, "numbers": 256}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

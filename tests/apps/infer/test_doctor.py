@@ -115,8 +115,8 @@ def test_deepspeed_s_file_changes_in_its_own_words(tmp_path: Path, capsys: pytes
     """256 samples of 1,024 tokens save 34 · 512 bytes a token and layer, 36 GB, and a device has 24."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "ds.json").write_text(
-        '{"train_batch_size": 1024, "train_micro_batch_size_per_gpu": 256, "gradient_accumulation_steps": 1,'
-        ' "bf16": {"enabled": true}, "zero_optimization": {"stage": 0}}'
+        '{\n  "train_batch_size": 1024,\n  "train_micro_batch_size_per_gpu": 256,\n  "gradient_accumulation_steps": 1,'
+        '\n  "bf16": {"enabled": true}, "zero_optimization": {"stage": 0}\n}\n'
     )
     files = (str(tmp_path / "ds.json"), "--model", str(tmp_path / "config.json"))
     code, answer = answered(capsys, *files, "--gpus", "4xrtx4090", "--sequence", "1024")

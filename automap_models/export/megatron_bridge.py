@@ -1,0 +1,98 @@
+"""Megatron-Bridge and NeMo: a YAML of overrides of the model's recipe, whose keys are fields of its ConfigContainer.
+
+Stages are Megatron's layout (megatron.py). All that a strategy says is written, also where it is as usual, since the
+recipe may say otherwise. Checked against the configuration files of Megatron-Bridge 0.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from automap_models.core.strategy import ONCE_A_NODE, Precision, modules_of
+from automap_models.export import megatron
+from automap_models.export.model_blocks import BlockPlan, block_target
+from automap_models.export.target import Written
+
+NAME = "megatron-bridge"
+PRECISIONS: Mapping[Precision, str] = {
+    "bf16": "bf16_mixed",
+    "fp16": "fp16_mixed",
+    "fp8": "bf16_with_fp8_current_scaling_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
+"""Precision → the name of its recipe (training/mixed_precision.py)."""
+LIMITS = replace(megatron.LIMITS, name=NAME, precisions=tuple(PRECISIONS))
+
+
+def write(plan: BlockPlan, path: Path) -> Written:
+    """The overrides."""
+    document: dict[str, Any] = {}
+    for keys, value in overrides(plan).items():
+        group = document
+        for key in keys[:-1]:
+            group = group.setdefault(key, {})
+        group[keys[-1]] = value
+    line = f"# {plan.model} for Megatron-Bridge, written by automap-export: overrides of the recipe of this model\n"
+    shape = plan.facts.shape
+    same = () if shape is None else (f"the recipe's seq_length, of the model and of the dataset, is {shape.sequence}",)
+    return Written(line + yaml.safe_dump(document, sort_keys=False, width=10_000), notes=same)
+
+
+def overrides(plan: BlockPlan) -> dict[tuple[str, ...], Any]:
+    """Section and key → value; None where the strategy has nothing of the kind."""
+    s, kind = plan.strategy, plan.recompute(NAME)
+    degrees = {argument: s.expert_tensor if name == "etp" else getattr(s, name) for name, argument in COUNTS.items()}
+    full, modules, hosts = kind == "full", [*modules_of(kind)], s.offload == "optimizer"
+    once = s.dispatcher if s.dispatcher in ONCE_A_NODE else None
+    mtp = (plan.facts.shape is not None and plan.facts.shape.mtp_layers) or 0
+    model = {
+        **degrees,
+        "virtual_pipeline_model_parallel_size": s.vp if s.vp > 1 else None,
+        "pipeline_model_parallel_layout": megatron.layout_text(plan.layers, mtp) if s.stages > 1 else None,
+        "sequence_parallel": s.sequence_parallel and s.tp > 1,
+        "recompute_granularity": "selective" if modules else None if kind == "none" else kind,
+        "recompute_modules": modules or None,
+        "recompute_method": "uniform" if full else None,
+        "recompute_num_layers": 1 if full else None,
+    }
+    if s.dispatcher is not None and s.ep > 1:
+        model |= {"moe_token_dispatcher_type": "flex" if once else s.dispatcher, "moe_flex_dispatcher_backend": once}
+    optimizer: dict[str, Any] = {"use_distributed_optimizer": s.zero > 0 or hosts, "optimizer_cpu_offload": hosts}
+    if hosts:
+        optimizer |= {"optimizer_offload_fraction": 1.0, "use_precision_aware_optimizer": True}
+        optimizer |= {"overlap_cpu_optimizer_d2h_h2d": True}
+    sections: Mapping[str, Mapping[str, Any]] = {
+        "model": model,
+        "train": {"micro_batch_size": s.micro_batch, "global_batch_size": s.global_batch},
+        "ddp": {"use_distributed_optimizer": optimizer["use_distributed_optimizer"]},
+        "optimizer": optimizer,
+    }
+    written: dict[tuple[str, ...], Any] = {
+        (section, key): value for section, group in sections.items() for key, value in group.items()
+    }
+    return written | {("mixed_precision",): PRECISIONS.get(s.precision)}
+
+
+COUNTS = {name: argument[2:].replace("-", "_") for name, argument in megatron.COUNTS.items() if "batch" not in name}
+"""Degree of a strategy → its key."""
+
+
+def check(plan: BlockPlan, path: Path) -> None:
+    """Megatron's TransformerConfig takes the values of the file, and reads the stages of the plan in its layout."""
+    document = yaml.safe_load(path.read_text("utf-8"))
+    values = {**document["model"], **document["train"], "num_layers": sum(plan.layers)}
+    megatron.check_arguments(
+        plan, {f"--{key.replace('_', '-')}": _text(value) for key, value in values.items() if value}
+    )
+
+
+def _text(value: Any) -> str:
+    return " ".join(value) if isinstance(value, list) else "" if value is True else str(value)
+
+
+TARGET = block_target(LIMITS, megatron.DISTRIBUTION, ".yaml", write, check)
