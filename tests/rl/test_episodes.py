@@ -181,7 +181,6 @@ def test_every_decision_of_an_episode_is_remembered(problems: Problems) -> None:
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "as in the paper": {"gamma": 0.6, "log_values": False},
-    "one network for both": {"double": False},
     "logarithms": {},
 }
 
