@@ -24,10 +24,10 @@ import pytest
 BUDGET = {
     "automap_models": (1_030, 8),
     "core": (8_072, 37),
-    "cost": (3_883, 20),
+    "cost": (3_895, 20),
     "envs": (1_600, 12),
     "export": (2_242, 15),
-    "formats": (5_318, 21),
+    "formats": (5_319, 21),
     "importing": (1_596, 12),
     "hlo": (6_936, 36),
     "planners": (850, 6),
@@ -43,7 +43,7 @@ BUDGET = {
     "rl": (1_068, 9),
     "serve": (878, 8),
     "run": (4_716, 24),
-    "simulate": (1_736, 10),
+    "simulate": (1_737, 10),
     "torch_export": (3_110, 14),
     "workloads": (5_781, 34),
     "zoo": (1, 1),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_071, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_520, "files": 427, "compiled": 80, "numbers": 257}
+TOTALS = {"lines": 76_534, "files": 427, "compiled": 80, "numbers": 257}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
