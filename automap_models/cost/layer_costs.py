@@ -137,7 +137,8 @@ class LayerCosting:
         s = strategy
         once = s.micro_batches if self.runtime.casts_weights_once and s.precision in NARROW else 0
         divided = (s.tp, s.cp, s.ep, s.expert_tensor, micro_batch, s.sequence_parallel, s.precision, once)
-        return divided, groups.tensor, groups.context, groups.experts, self.runtime.once_a_node(s)
+        waits = self.runtime.sum_host_s > 0.0 and s.pp > 1
+        return divided, groups.tensor, groups.context, groups.experts, self.runtime.once_a_node(s), waits
 
     def shares(self, strategy: Strategy, sizes: tuple[int, ...] = ()) -> Shares:
         """What a strategy makes of quantities with marks, with micro-batches of these sizes, or of its own."""

@@ -200,11 +200,12 @@ class StepClock:
         self, passes: FloatArray, work: LayerWork, sums: tuple[FloatArray, FloatArray], exchanges_s: FloatArray
     ) -> FloatArray:
         """[B, 3] passes that take as long, with what they send, as the host needs to launch them."""
-        launched = self._host_s(work)
-        if not launched:
+        launched, waited = self._host_s(work), self._sum_host_s
+        if not launched and not waited:
             return passes
         of_pass = np.bincount(work.kernels.passes[self._launches(work.kernels)], minlength=3)
-        forward, backward = (launched * count for count in (of_pass[0], of_pass[1:].sum()))
+        forward = launched * of_pass[0] + waited * len(work.sums_forward.values)
+        backward = launched * of_pass[1:].sum() + waited * len(work.sums_backward.values)
         result = passes.copy()
         result[:, 0] += np.maximum(0.0, forward - passes[:, 0] - sums[0] - exchanges_s)
         result[:, 1] += np.maximum(0.0, backward - passes[:, 1:].sum(axis=1) - sums[1] - exchanges_s)
@@ -215,6 +216,12 @@ class StepClock:
         runtime = self.runtime
         host_s = runtime.mixture_host_s if work.exchanged.values.size else runtime.host_s
         return self.host * host_s * (1.0 - runtime.graphed)
+
+    @property
+    def _sum_host_s(self) -> float:
+        """Seconds in which the host waits for a sum of tensor parallelism where it sends to a pipeline, too."""
+        s = self.strategy
+        return self.host * self.runtime.sum_host_s * s.tp if s.tp > 1 and s.pp > 1 else 0.0
 
     def _sums_s(self, sums: Amounts) -> FloatArray:
         """[B, m] all-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""

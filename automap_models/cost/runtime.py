@@ -30,7 +30,8 @@ class Runtime:
         tensor_overlap: share of the sums of tensor parallelism that goes on beside products, as async tensor
             parallelism of torch and user buffers of Transformer Engine have it.
         gradient_bytes: of a parameter's gradient that adds up over micro-batches, 2 where it does in
-            16 bits, 4 where in 32, 6 where in 32 beside those of 16 that the backward pass writes.
+            16 bits, 4 where in 32, 6 where in 32 beside those of 16 that the backward pass writes; then those in 32 are
+            summed over devices, otherwise those of 16.
         buffer_bytes: of memory that it keeps on every device for what ZeRO reduces and gathers.
         gathers_a_layer: collectives in which ZeRO-3 gathers a block, and reduces its gradients: FSDP makes one of all
             its parameters, DeepSpeed one of each.
@@ -63,11 +64,13 @@ class Runtime:
             operations are fused.
         gradient_overlap: share of the communication of data parallelism that goes on beside computation; None is the
             device's.
-        exposes_gathers: whether ZeRO-1 and 2 gather the updated weights one after the other, beside nothing.
+        exposes_gathers: whether ZeRO-1 and 2 scatter gradients and gather weights one after the other, beside nothing.
         saves_gathered: whether tokens that sequence parallelism gathers for a product are saved whole, and not gathered
             again in the backward pass.
         host_s, mixture_host_s: of every operation of a layer, and of a layer with experts, whose routing the host waits
             for: as long as the host takes to launch them a pass takes at least.
+        sum_host_s: that the host waits for a sum of tensor parallelism, for each rank of it, where there is a pipeline,
+            too: passes take at least as long as the host.
         graphed: share of the operations that the host launches together with others, by CUDA graphs.
         offloads_gradients: whether gradients that ZeRO divides lie beside an optimiser's state in the host's memory.
 
@@ -103,6 +106,7 @@ class Runtime:
     saves_gathered: bool = False
     host_s: float = 0.0
     mixture_host_s: float = 0.0
+    sum_host_s: float = 0.0
     graphed: float = 0.0
     offloads_gradients: bool = False
 

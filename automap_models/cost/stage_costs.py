@@ -264,7 +264,7 @@ class StageCosting:
 
     def _summed_s(self, others: float, of_experts: float) -> float:
         """Seconds of the sums of gradients, scattered where ZeRO divides what they are for."""
-        size = self.weight_bytes
+        size = 4.0 if self.gradient_bytes > 4 else self.weight_bytes
         if self.strategy.zero:
             return self.groups.gather_s(others * size, of_experts * size)
         return self.groups.data.all_reduce_s(others * size) + self.groups.expert_data.all_reduce_s(of_experts * size)
@@ -282,17 +282,12 @@ class StageCosting:
     ) -> FloatArray:
         """[S] what gradients take beyond the computation beside them, but no more than what ZeRO-3 would expose."""
         passes = np.stack([times.input + times.weight + times.recompute, np.zeros(len(self.rank_of))])
-        alone_s = self.runtime.exposes_gathers and self.strategy.zero < 3
-        shared = self.strategy.zero and not alone_s and self.never_hidden < 1.0 - self.overlap
+        shared = self.never_hidden < 1.0 - self.overlap
         if shared:
             passes[1] = self._gathers(counts, first_layers).sum(axis=0)
         beside, gathered = (np.bincount(self.rank_of, row, minlength=self.strategy.pp).tolist() for row in passes)
-        summed, moved = ([price(*rank) for rank in of_ranks.tolist()] for price in (self._summed_s, self._gathered_s))
-        if alone_s:
-            alone, moved = np.array(moved), summed
-        else:
-            alone, moved = np.zeros(len(moved)), np.add(summed, moved).tolist()
-        exposed: FloatArray = alone + [exposed_s(*row, self.overlap) for row in zip(moved, beside, strict=True)]
+        moved = [self.gradients_s(*rank) for rank in of_ranks.tolist()]
+        exposed = np.array([exposed_s(*row, self.overlap) for row in zip(moved, beside, strict=True)])
         return np.minimum(exposed, self.strategy.micro_batches * np.array(gathered)) if shared else exposed
 
     def _sent_s(self, times: StageTimes, of_ranks: FloatArray) -> FloatArray | float:
@@ -315,7 +310,12 @@ class StageCosting:
     @property
     def overlap(self) -> float:
         """Share of the communication of data parallelism that goes on beside computation."""
-        return self.runtime.overlap(self.constants.overlap)
+        return 0.0 if self._alone else self.runtime.overlap(self.constants.overlap)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether ZeRO communicates once a step, beside nothing."""
+        return self.runtime.exposes_gathers and 0 < self.strategy.zero < 3
 
     @property
     def never_hidden(self) -> float:
@@ -326,7 +326,7 @@ class StageCosting:
         overlap = self.overlap
         prefetched = max(PREFETCHED if self.runtime.prefetches else 0.0, overlap)
         every_micro_batch = 1.5 * self.strategy.micro_batches * (1.0 - prefetched)
-        return min(1.0 - overlap, every_micro_batch) if self.strategy.zero else 1.0 - overlap
+        return min(1.0 - overlap, every_micro_batch) if self.strategy.zero and not self._alone else 1.0 - overlap
 
     @property
     def divides_gradients(self) -> bool:

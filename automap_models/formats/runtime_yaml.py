@@ -125,6 +125,7 @@ class RuntimeFile(Document, kw_only=True):
     compute: float = 1.0
     host_s: float = 0.0
     mixture_host_s: float = 0.0
+    sum_host_s: float = 0.0
     cuda_graph: CudaGraph = "none"
     graphed: float = 0.0
     offloads_gradients: bool = False

@@ -66,6 +66,7 @@ NUMBERS: Mapping[str, Number] = {
     "tensor_overlap": Number(HIDDEN, "a step with tp > 1"),
     "gradient_overlap": Number(HIDDEN, "a step with dp > 1 over two nodes and few micro-batches", usual="overlap"),
     "host_s": Number(HOST, "a step of a narrow model and small micro-batches, which waits for the host"),
+    "sum_host_s": Number(HOST, "a step with tp > 1 and pp > 1 and small micro-batches"),
     "routing": Number(SHARE, MIXTURE),
     "mixture_host_s": Number(HOST, MIXTURE),
     "expert_overlap": Number(HIDDEN, f"{MIXTURE} with ep > 1 and ep_overlap"),

@@ -172,6 +172,22 @@ def test_gradients_are_reduced_once_a_step_in_16_bits() -> None:
         assert _data_s(zero, 0.5, alone) == pytest.approx(ring / 2)
 
 
+def test_a_framework_sums_the_gradients_that_it_adds_up_in_32_bits_and_may_expose_what_zero_moves() -> None:
+    """2 · 3/4 of 4 bytes a parameter over 300 GB/s; with ZeRO 3/4 of 4 and of 2, and rings of three steps for the
+    scattered gradients and for each of four blocks' weights."""
+    runtime, part = replace(UNFUSED, gradient_bytes=6, exposes_gathers=True), 0.75 * _parameters() / 3e11
+    assert _data_s(0, 0.0, runtime, precision="bf16") == pytest.approx(8 * part + 6 * LATENCY_S)
+    for zero in (1, 2):
+        assert _data_s(zero, 0.5, runtime, precision="bf16") == pytest.approx(6 * part + 15 * LATENCY_S)
+
+
+def test_passes_with_tensor_parallelism_in_a_pipeline_take_as_long_as_the_host_waits_for_sums() -> None:
+    """Two sums a pass of each of 48 blocks in one pipeline rank of two, and one of the embedding, of 8 ranks each."""
+    waits = Runtime(sum_host_s=0.1)
+    assert _costs("22B", waits, pp=2).times.passes[0][0] == pytest.approx(0.1 * 8 * (2 * 24 + 1))
+    assert _costs("22B", waits).times.passes[0][0] == _costs("22B", Runtime()).times.passes[0][0]
+
+
 def test_zero_3_gathers_twice_and_reduces_once_for_every_micro_batch() -> None:
     """Three times 3/4 of 2 bytes a parameter, and six layers with a ring of three steps each."""
     once = 0.75 * 2 * _parameters() / 3e11 + 6 * 3 * LATENCY_S

@@ -24,10 +24,10 @@ import pytest
 BUDGET = {
     "automap_models": (1_030, 8),
     "core": (8_072, 37),
-    "cost": (3_883, 20),
+    "cost": (3_895, 20),
     "envs": (1_508, 12),
     "export": (2_345, 16),
-    "formats": (5_318, 21),
+    "formats": (5_319, 21),
     "importing": (2_098, 15),
     "hlo": (6_936, 36),
     "planners": (844, 6),
@@ -43,7 +43,7 @@ BUDGET = {
     "rl": (960, 9),
     "serve": (878, 8),
     "run": (4_716, 24),
-    "simulate": (1_736, 10),
+    "simulate": (1_737, 10),
     "torch_export": (3_110, 14),
     "workloads": (5_781, 34),
     "zoo": (1, 1),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_543, "files": 431, "compiled": 75, "numbers": 256}
+TOTALS = {"lines": 76_557, "files": 431, "compiled": 75, "numbers": 256}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
