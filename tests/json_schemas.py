@@ -504,6 +504,16 @@ class Served(TypedDict):
     address: str
 
 
+class PageFiles(TypedDict):
+    """`automap serve --static`: the folder, how many strategies it answers for, and bytes of all files."""
+
+    schema: Literal[1]
+    kind: Literal["page"]
+    folder: str
+    strategies: int
+    bytes: int
+
+
 class AgentTool(TypedDict):
     """A tool, what it does, and the JSON schema of its arguments."""
 
@@ -539,7 +549,7 @@ DOCUMENTS: Mapping[str, tuple[type, ...]] = {
     "run": (Observed,),
     "export": (Exported,),
     "models": (Models, Families),
-    "serve": (Served,),
+    "serve": (Served, PageFiles),
     "mcp": (Tools,),
     "calibrate": (Calibrated,),
 }

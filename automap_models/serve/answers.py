@@ -5,6 +5,7 @@ All are plain JSON types; figures are seconds and bytes.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
@@ -14,7 +15,7 @@ from automap_models.core.cluster import upper_bytes
 from automap_models.core.estimate import Estimate, strategy_in_words
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import OFFLOADS, PRECISIONS, RECOMPUTE, ZERO_STAGES, TransformerShape
-from automap_models.errors import BadInput
+from automap_models.errors import AutomapError, BadInput
 from automap_models.export.targets import TARGETS, target_by_name
 from automap_models.formats.hardware_yaml import known_clusters
 from automap_models.formats.runtime_yaml import known_runtimes
@@ -69,7 +70,6 @@ def choices(question: Question) -> dict[str, Any]:
 
     A reason that the question itself is refused for is no reason against a value of another field.
     """
-    shape = request_of(question, price=True).source.model.shape  # type: ignore[attr-defined]
     refused = _reason(question)
     return {
         name: [
@@ -79,8 +79,18 @@ def choices(question: Question) -> dict[str, Any]:
             }
             for value in values
         ]
-        for name, values in {**_degrees(shape, cluster_named(question.cluster)[0].devices), **LANES}.items()
+        for name, values in offered(question).items()
     }
+
+
+def offered(question: Question) -> Mapping[str, tuple[object, ...]]:
+    """Field → its values that the page offers for the model on the cluster.
+
+    Raises:
+        BadInput: the model or the cluster cannot be used.
+    """
+    shape = request_of(question, price=True).source.model.shape  # type: ignore[attr-defined]
+    return {**_degrees(shape, cluster_named(question.cluster)[0].devices), **LANES}
 
 
 def _reason(question: Question) -> str | None:
@@ -102,15 +112,15 @@ def _degrees(shape: TransformerShape, devices: int) -> Mapping[str, tuple[int, .
     return {"tp": divisors, "pp": pp, "cp": divisors, "ep": ep}
 
 
-def timeline(question: Question) -> dict[str, Any]:
+def timeline(question: Question, most: int = MOST_BLOCKS) -> dict[str, Any]:
     """The schedule as it is played: kind → [rank, micro-batch, virtual stage of the rank, start, end] of each block.
 
     Raises:
-        BadInput: it has more than MOST_BLOCKS passes.
+        BadInput: it has more than `most` passes.
     """
     estimate = estimate_of(question)
     passes = 2 * estimate.strategy.micro_batches * estimate.strategy.stages
-    if passes > MOST_BLOCKS:
+    if passes > most:
         do = "take a smaller batch to see how it goes"
         raise BadInput(f"{passes:,} passes are too many to draw", where="the timeline", do=do)
     drawn = strategy_timeline(estimate)
@@ -130,6 +140,14 @@ def best(question: Question, watch: Watch) -> dict[str, Any]:
     """
     with in_words():
         return searched_document(solve(request_of(question, price=False), watch))
+
+
+def refusal(error: AutomapError) -> dict[str, Any]:
+    """What is wrong as JSON; `field` is the field of the question that it is about, None where it is about none."""
+    mention = re.search(r"`(\w+)|\$\.(\w+)", f"{error.where} {error.what}")
+    field = (mention[1] or mention[2]) if mention else None
+    sentence = str(error).replace("`", "").replace("$.", "")
+    return {"what": error.what, "where": error.where, "do": error.do, "sentence": sentence, "field": field}
 
 
 @cache

@@ -13,7 +13,6 @@ neither for a search nor for what the page asks for beside them; what a page tha
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -77,15 +76,7 @@ def _json(document: object, status: int = 200) -> Response:
 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, AutomapError)
-    return _json(refusal(error), 422)
-
-
-def refusal(error: AutomapError) -> dict[str, Any]:
-    """What is wrong as JSON; `field` is the field of the question that it is about, None where it is about none."""
-    mention = re.search(r"`(\w+)|\$\.(\w+)", f"{error.where} {error.what}")
-    field = (mention[1] or mention[2]) if mention else None
-    sentence = str(error).replace("`", "").replace("$.", "")
-    return {"what": error.what, "where": error.where, "do": error.do, "sentence": sentence, "field": field}
+    return _json(answers.refusal(error), 422)
 
 
 async def _question(request: Request) -> Question:
@@ -142,9 +133,9 @@ async def _events(question: Question, state: Any) -> AsyncIterator[bytes]:
         try:
             tell("best", limited(partial(answers.best, question), watch, stopped))
         except AutomapError as error:
-            tell("error", refusal(error))
+            tell("error", answers.refusal(error))
         except Exception:
-            tell("error", refusal(BadInput("ended by a defect of ours", where="search")))
+            tell("error", answers.refusal(BadInput("ended by a defect of ours", where="search")))
             raise
 
     state.waiting += 1

@@ -52,7 +52,7 @@ _ALIKE = """
     runtime tp pp dp vp cp ep etp micro_batch recompute zero sequence_parallel precision dispatcher offload layers
     check snap to topo also pull optimizer states freeze lora quantize tokens gpu_hour
     deadline mtbf checkpoint restart images mtp imbalance ignore set vocabulary
-    port host allow_remote launch
+    port host allow_remote static models clusters launch
 """
 _DESTINATIONS = {f"--{word.replace('_', '-')}": name for word, name in FIELD_OF.items()}
 ARGUMENTS: Mapping[str, str] = {

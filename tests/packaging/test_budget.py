@@ -41,19 +41,19 @@ BUDGET = {
     "plots": (1_258, 9),
     "requests": (2_499, 15),
     "rl": (960, 9),
-    "serve": (878, 8),
+    "serve": (1_114, 9),
     "run": (4_716, 24),
     "simulate": (1_737, 10),
     "torch_export": (3_110, 14),
     "workloads": (5_781, 34),
     "zoo": (1, 1),
-    "infer": (5_990, 37),
+    "infer": (6_025, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_557, "files": 431, "compiled": 75, "numbers": 256}
+TOTALS = {"lines": 76_828, "files": 432, "compiled": 75, "numbers": 258}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

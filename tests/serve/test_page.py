@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
 
 import automap_models as am
+from automap_models.planners.base import SILENT
 from automap_models.serve import ServeRequest
 from automap_models.serve.server import address_of, listen, serve
+from automap_models.serve.static import write_static
 
 webdriver = pytest.importorskip("selenium.webdriver")
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -62,6 +68,15 @@ class Page:
         self.one(f"#lane-{field} input[value='{value}']").find_element(By.XPATH, "..").click()
         self.wait(lambda: self.text("#words") != words)
 
+    def copy(self, target: str) -> str:
+        """What is copied for a target, or why it cannot be."""
+        self.script("document.getElementById('notes').textContent = ''")
+        self.script(
+            f"[...document.querySelectorAll('#targets button')].find((b) => b.textContent === '{target}').click()"
+        )
+        self.wait(lambda: self.text("#notes"))
+        return self.text("#copied") + self.text("#notes")
+
     def click(self, selector: str) -> None:
         button = self.one(selector)
         self.script("arguments[0].scrollIntoView({block: 'center'})", button)
@@ -72,6 +87,11 @@ class Page:
         """What the address holds."""
         fragment = self.driver.current_url.partition("#")[2].partition("|")[0]
         return {name: values[0] for name, values in parse_qs(fragment).items()}
+
+
+def duration(step_s: float) -> str:
+    """A time as the page has it."""
+    return f"{step_s:.3g} s" if step_s >= 1 else f"{1e3 * step_s:.3g} ms"
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +122,17 @@ def page(driver: Any, address: str) -> Iterator[Page]:
     yield page
     refused = [entry for entry in driver.get_log("browser") if "422" not in entry["message"]]
     assert refused == []
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a page in files, on a server that knows nothing of automap."""
+    folder = tmp_path_factory.mktemp("static") / "page"
+    write_static(ServeRequest(static=folder, models=("gpt2",), clusters=("2xh100",)), SILENT)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
 
 
 def test_a_value_that_is_chosen_is_priced(page: Page) -> None:
@@ -164,30 +195,31 @@ def test_four_strategies_stand_side_by_side(page: Page) -> None:
     assert len(page.driver.find_elements(By.CSS_SELECTOR, "#compared thead th")) == 3
 
 
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ("command", "automap plan llama3-8b --gpus 8xh100 --sequence 4096 --global-batch 64 --tp 2 --pp 2 --price"),
-        ("python", "am.price('llama3-8b', gpus='8xh100'"),
-        ("slurm", "#SBATCH --gpus-per-node=8"),
-        ("torchtitan", "pipeline_parallel_degree=2"),
-        ("megatron", "--tensor-model-parallel-size 2"),
-        ("deepspeed", "num_pp=2, num_mp=2, num_dp=2"),
-        ("galvatron", '"pp_deg": 2'),
-    ],
-)
-def test_the_strategy_is_copied(page: Page, target: str, words: str) -> None:
+COPIES = {
+    "command": "automap plan llama3-8b --gpus 8xh100 --sequence 4096 --global-batch 64 --tp 2 --pp 2 --price",
+    "python": "am.price('llama3-8b', gpus='8xh100'",
+    "slurm": "#SBATCH --gpus-per-node=8",
+    "skypilot": "accelerators: H100:8",
+    "jobset": "kind: JobSet",
+    "torch-csv": "0F0",
+    "torchtitan": "pipeline_parallel_degree=2",
+    "megatron": "--tensor-model-parallel-size 2",
+    "deepspeed": "num_pp=2, num_mp=2, num_dp=2",
+    "galvatron": '"pp_deg": 2',
+}
+"""Target → what its own format says of tp 2, pp 2 on eight devices."""
+
+
+def test_the_strategy_is_copied_for_every_target(page: Page) -> None:
     page.show(f"{START}&tp=2&pp=2")
-    for button in page.driver.find_elements(By.CSS_SELECTOR, "#targets button"):
-        if button.text == target:
-            page.script("arguments[0].click()", button)
-    page.wait(lambda: words in page.text("#copied") + page.text("#notes"))
+    assert [button.text for button in page.driver.find_elements(By.CSS_SELECTOR, "#targets button")] == [*COPIES]
+    for target, words in COPIES.items():
+        assert words in page.copy(target)
 
 
 def test_what_a_framework_has_no_words_for_is_said(page: Page) -> None:
     page.show(f"{START}&zero=1")
-    page.script("[...document.querySelectorAll('#targets button')].find((b) => b.textContent === 'galvatron').click()")
-    page.wait(lambda: "galvatron has no ZeRO-1; take zero 0 or 2 or 3" in page.text("#notes"))
+    assert "galvatron has no ZeRO-1; take zero 0 or 2 or 3" in page.copy("galvatron")
     assert not page.one("#copied").is_displayed()
 
 
@@ -214,6 +246,18 @@ def test_a_config_json_is_pasted_and_travels_with_the_link(page: Page) -> None:
     assert page.state["config"] == config
     page.show(page.driver.current_url.partition("#")[2])
     page.wait(lambda: "ms a step" in page.text("#verdict"))
+
+
+def test_a_config_json_is_chosen_as_a_file(page: Page, tmp_path: Path) -> None:
+    config = tmp_path / "mine.json"
+    sizes = {"n_embd": 256, "n_layer": 6, "n_head": 4, "n_positions": 512, "vocab_size": 2048}
+    config.write_text(json.dumps({"model_type": "gpt2", **sizes}))
+    page.show("model=gpt2&cluster=8xh100&global_batch=64")
+    page.click("#config summary")
+    page.one("#config [type=file]").send_keys(str(config))
+    price = am.price(str(config), gpus="8xh100", global_batch=64)
+    page.wait(lambda: page.text("#verdict") == f"{duration(price.step_s)} a step {price.verdict}")
+    assert page.one("[name=model]").get_attribute("value") == "mine"
 
 
 def test_the_schedule_is_drawn_and_zoomed(page: Page) -> None:
@@ -321,3 +365,65 @@ def test_everything_that_one_can_use_has_a_name(page: Page) -> None:
     assert [node["role"]["value"] for node in named if not node.get("name", {}).get("value")] == []
     headings = [node["name"]["value"] for node in tree if node.get("role", {}).get("value") == "heading"]
     assert headings[0] == "automap"
+
+
+AXE = """
+const done = arguments[arguments.length - 1];
+axe.run(document, {resultTypes: ["violations"]}).then(({violations, passes}) => done({
+  passes: passes.map((rule) => rule.id),
+  violations: violations.flatMap((rule) => rule.nodes.map((node) => `${rule.id}: ${node.failureSummary} ${node.html}`)),
+}));
+"""
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 360)])
+def test_the_rules_of_accessibility_are_kept(page: Page, scheme: str, width: int) -> None:
+    """WCAG 2.1 and more, as axe-core has it, on the page with everything on it that it can show."""
+    axe = Path(pytest.importorskip("axe_core_python").__file__).with_name("axe.min.js").read_text("utf-8")
+    page.show(f"{START}&pp=4&tp=2&layers=8,8,8,8|{START}|{START}&tp=2", width, scheme=scheme)
+    page.click("#config summary")
+    page.click("#sweep")
+    page.copy("command")
+    page.wait(lambda: page.one("#sizes").is_displayed() and page.one("#compared").is_displayed(), 120)
+    page.script(axe)
+    found = page.driver.execute_async_script(AXE)
+    assert len(found["passes"]) > 20
+    assert found["violations"] == []
+
+
+def test_a_page_in_files_prices_copies_and_knows_the_best(driver: Any, written: str) -> None:
+    page = Page(driver, written)
+    page.show("")
+    assert "this page has the answers for gpt2 on 2xh100" in page.text("#fixed")
+    page.choose("tp", "2")
+    assert page.text("#verdict") == f"{duration(am.price('gpt2', gpus='2xh100', tp=2).step_s)} a step fits"
+    page.wait(lambda: not page.one("#lane-pp input[value='2']").is_enabled())
+    assert page.text("#lane-pp .reason").startswith("not 2: tp × cp × pp are 4 devices, which do not divide the 2")
+    assert "--tensor-model-parallel-size 2" in page.copy("megatron")
+    assert page.driver.find_elements(By.CSS_SELECTOR, "#timeline path.k0")
+    page.click("#find")
+    page.wait(lambda: "This is the best known." in page.text("#search"))
+    best_s = am.plan("gpt2", gpus="2xh100").cost.step_s
+    assert page.text("#verdict").startswith(f"{duration(best_s)} a step")
+    page.driver.get(f"{written}#tp=4")
+    page.wait(lambda: "was not computed for this page" in page.text("#refusal"))
+    assert [entry for entry in driver.get_log("browser") if "favicon" not in entry["message"]] == []
+
+
+def test_every_value_that_a_page_in_files_offers_has_an_answer(driver: Any, written: str) -> None:
+    """From the best, whose neighbours are computed; the script and the library call strategies the same."""
+    page = Page(driver, written)
+    page.show("")
+    page.click("#find")
+    page.wait(lambda: "best known" in page.text("#search"))
+    best = page.driver.current_url.partition("#")[2]
+    offers = "#lanes input:enabled:not(:checked)"
+    offered = page.wait(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, offers)))
+    assert offered > 15
+    for number in range(offered):
+        page.script("location.hash = arguments[0]", best)
+        page.wait(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, offers)) == offered)
+        click = "document.querySelectorAll(arguments[0])[arguments[1]].click()"
+        page.script(f"delete document.body.dataset.ms; {click}", offers, number)
+        page.wait(lambda: page.script("return document.body.dataset.ms") or page.text("#refusal"))
+        assert page.text("#refusal") == ""

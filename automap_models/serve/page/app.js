@@ -2,6 +2,8 @@
 //
 //     controls ─► state ─► address
 //                   └────► /api/price, then /api/choices and /api/timeline ─► what is shown
+//
+// A page that `automap serve --static` wrote (automap_models/serve/static.py) reads the answers from files beside it.
 
 const LANES = [ // field, what it is, the value that is not said; null where the server chooses
   ["tp", "tensor parallel", 1], ["pp", "pipeline ranks", 1], ["cp", "context parallel", 1], ["ep", "expert parallel", 1],
@@ -32,7 +34,7 @@ const MOST_COMPARED = 4;
 
 const $ = (id) => document.getElementById(id);
 const form = $("controls");
-let state = {}, compared = [], price = null, best = null, shipped = {}, running = null, timer = 0, drawn = null;
+let state = {}, compared = [], price = null, best = null, fixed = null, running = null, timer = 0, drawn = null;
 
 function make(tag, attributes = {}, ...children) {
   const svg = ["svg", "rect", "path", "line", "text", "circle"].includes(tag);
@@ -54,10 +56,28 @@ const nameOf = (field) => WORDS.names[field] ?? field;
 const wordOf = (field, value) => Array.isArray(value) ? "by stage" : WORDS[field]?.[value] ?? String(value);
 
 async function ask(path, question, signal) {
+  if (fixed) return stored(path, question);
   const headers = { "Content-Type": "application/json" };
   const reply = await fetch(`api/${path}`, { method: "POST", headers, body: JSON.stringify(question), signal });
   const answer = await reply.json();
   if (!reply.ok) throw Object.assign(new Error(answer.sentence), { field: answer.field });
+  return answer;
+}
+
+// ---- answers in files
+
+const files = {}; // address → what is there, once
+const load = (path) => files[path] ??= fetch(path).then((reply) => reply.ok ? reply.json() : null);
+const keyOf = ({ model, cluster, ...fields }) => Object.entries(fields).map(([name, value]) => `${name}=${value}`).sort().join("&");
+
+async function stored(path, question) {
+  const [name, target] = path.split("/"), folder = `answers/${question.model}/${question.cluster}`;
+  const computed = fixed.models.includes(question.model) && fixed.clusters.includes(question.cluster);
+  const index = computed ? await load(`${folder}/index.json`) : null, place = index?.strategies[keyOf(question)];
+  const held = name === "best" ? index : typeof place === "number" ? await load(`${folder}/${place}.json`) : { [name]: place };
+  const answer = target ? held?.[name]?.[target] : held?.[name];
+  const what = computed ? "This strategy was not computed for this page." : `This page was computed for ${fixed.models.join(", ")} on ${fixed.clusters.join(", ")}.`;
+  if (!answer || answer.sentence) throw Object.assign(new Error(answer?.sentence ?? what), { field: answer?.field });
   return answer;
 }
 
@@ -86,7 +106,7 @@ function decoded(text) {
 
 function readAddress() {
   const parts = location.hash.slice(1).split("|").filter(Boolean);
-  state = { model: "llama3-8b", cluster: "32xh100", ...decoded(parts[0] ?? "") };
+  state = { model: fixed?.models[0] ?? "llama3-8b", cluster: fixed?.clusters[0] ?? "32xh100", ...decoded(parts[0] ?? "") };
   compared = parts.slice(1, 1 + MOST_COMPARED).map((text) => ({ question: decoded(text) }));
   for (const entry of compared) ask("price", entry.question).then((answer) => { entry.price = answer; showCompared(); }, showRefusal);
   fill();
@@ -124,7 +144,7 @@ function check(node) {
 function showChoices(choices) {
   for (const [field, , usual] of LANES) {
     const node = $(`lane-${field}`), offered = [...choices[field]];
-    if (usual === null) offered.unshift({ value: null, reason: null });
+    if (usual === null && !fixed) offered.unshift({ value: null, reason: null });
     const value = state[field] ?? usual;
     if (!offered.some((choice) => JSON.stringify(choice.value) === JSON.stringify(value))) offered.push({ value, reason: null });
     node.hidden = field === "ep" && offered.length === 1;
@@ -319,6 +339,7 @@ async function search() {
   $("find").disabled = true;
   said("searching …");
   try {
+    if (fixed) return take(await ask("best", { model: state.model, cluster: state.cluster }), question, key);
     const headers = { "Content-Type": "application/json" };
     const reply = await fetch("api/search", { method: "POST", headers, body: JSON.stringify(question) });
     if (!reply.ok) throw new Error((await reply.json()).sentence);
@@ -334,8 +355,7 @@ async function search() {
         if (kind === "best") take(content, question, key);
       }
     }
-  } catch (error) { said(error.message); }
-  $("find").disabled = false;
+  } catch (error) { said(error.message); } finally { $("find").disabled = false; }
 }
 
 function take(found, question, key) {
@@ -349,6 +369,7 @@ function take(found, question, key) {
   set("recompute", strategy.recompute);
   set("recompute_blocks", strategy.recompute_blocks);
   state.global_batch = strategy.global_batch;
+  if (found.question) state = { ...found.question };
   changed();
 }
 
@@ -436,8 +457,15 @@ addEventListener("hashchange", readAddress);
 
 $("lanes").append(...LANES.map(([field, meaning]) => lane(field, meaning)));
 const [models, clusters] = await Promise.all(["models", "clusters"].map((name) => fetch(`api/${name}`).then((reply) => reply.json())));
+if (clusters.static) {
+  fixed = { ...clusters.static, clusters: clusters.clusters.map(({ name }) => name) };
+  document.body.classList.add("fixed");
+  $("fixed").hidden = false;
+  $("fixed").prepend(`Nothing is computed here: this page has the answers for ${fixed.models.join(", ")} on ${fixed.clusters.join(", ")}, `
+    + `${figures(fixed.strategies)} strategies in ${bytes(fixed.bytes)}, and offers no other value. `);
+}
 $("models").append(...models.map((model) => make("option", { value: model.name, label: `${figures(model.parameters / 1e9)} B parameters` })));
-$("clusters").append(...clusters.clusters.map(({ name, devices, kinds }) => make("option", { value: name, label: `${devices} × ${kinds.join(", ")}` })));
+$("clusters").append(...clusters.clusters.map(({ name, devices, kinds }) => make("option", { value: name, label: kinds.length ? `${devices} × ${kinds.join(", ")}` : name })));
 $("clusters").append(...clusters.devices.flatMap((kind) => [8, 32, 128, 512].map((count) => make("option", { value: `${count}x${kind}` }))));
 form.elements.runtime.append(...clusters.runtimes.map((name) => make("option", { value: name }, name)));
 $("targets").append(...[...clusters.copies, ...Object.keys(clusters.targets)].map((target) => make("button", { type: "button", title: clusters.targets[target], click: () => copy(target) }, target)));

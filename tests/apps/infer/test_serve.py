@@ -14,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from automap_models.infer.app import serve as main
+from automap_models.serve import static
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,6 +25,8 @@ ROOT = Path(__file__).parents[3]
         (["--port", "65536"], "automap-serve: error: --port: is 65536; give a number up to 65535"),
         (["--host", "0.0.0.0"], "without a password and in the clear; leave it out, or give --allow-remote, too"),
         (["--host", "no-such.invalid", "--allow-remote"], "host no-such.invalid: is no interface of this machine"),
+        (["--static", "."], "automap-serve: error: folder .: is there already; remove it, or name a new one"),
+        (["--models", "gpt2"], "automap-serve: error: --models: is of a page that is written; give --static, too"),
         (["--port", "x"], "argument --port: 'x' is no whole number ≥ 0"),
     ],
 )
@@ -47,6 +50,21 @@ def test_without_the_server_s_packages_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main([]) == 2
     assert capsys.readouterr().err.endswith("not installed; pip install 'automap-models[serve]'\n")
+
+
+def test_what_is_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The library's part is tested in tests/serve/test_static.py."""
+    monkeypatch.setattr(
+        static, "write_static", lambda request, watch: {"strategies": len(request.clusters), "bytes": 3_400_000}
+    )
+    folder = str(tmp_path / "page")
+    assert main(["--static", folder, "--models", "gpt2", "--clusters", "8xh100, A"]) == 0
+    assert capsys.readouterr().out.startswith(f"{folder}: 2 strategies, 3.4 MB; to look at it: python -m http.server")
+    assert main(["--static", folder, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == {"schema": 1, "kind": "page", "folder": folder, "strategies": 3, "bytes": 3_400_000}
 
 
 def test_it_says_where_it_is_and_answers_until_it_is_interrupted(tmp_path: Path) -> None:
