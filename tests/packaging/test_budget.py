@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (694, 4),
     "planners/sharding": (839, 5),
     "planners/staged": (3_527, 19),
-    "planners/strategies": (3_103, 15),
+    "planners/strategies": (3_173, 15),
     "plots": (1_258, 9),
     "requests": (2_499, 15),
     "rl": (1_068, 9),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_071, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_520, "files": 427, "compiled": 80, "numbers": 257}
+TOTALS = {"lines": 76_590, "files": 427, "compiled": 80, "numbers": 257}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

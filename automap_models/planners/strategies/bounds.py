@@ -22,6 +22,7 @@ evenly and the sum over tied embeddings.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -46,6 +47,18 @@ def holds_state(problem: StrategyProblem) -> bool:
     costs = RankCosts(problem.costs.pricing, strategy)
     room = problem.cluster.device_memory - problem.reserve_bytes
     return devices * float(costs.state[list(costs.work.order)].sum()) <= float(room.sum())
+
+
+def has_room(costs: RankCosts, recompute: Sequence[int], reserve: FloatArray) -> bool:
+    """Whether all ranks together have room for their layers with one micro-batch, which every schedule holds.
+
+    Args:
+        costs: of the ranks, with the least of a micro-batch and the most of ZeRO that there is.
+        recompute: kinds of recomputation that blocks may have.
+        reserve: [S] bytes of each device that are left free.
+    """
+    held = costs.state + costs.saved[:, recompute].min(axis=1)
+    return float(held[list(costs.work.order)].sum()) <= float((costs.room - reserve).sum()) * (1 + SLACK)
 
 
 def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:
