@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_334, 19),
-    "planners/strategies": (3_110, 15),
+    "planners/strategies": (3_180, 15),
     "plots": (1_258, 9),
     "requests": (2_499, 15),
     "rl": (960, 9),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_828, "files": 432, "compiled": 75, "numbers": 258}
+TOTALS = {"lines": 76_898, "files": 432, "compiled": 75, "numbers": 258}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -22,6 +22,7 @@ evenly and the sum over tied embeddings.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -29,11 +30,35 @@ import numpy as np
 from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.schedules import WARM_UPS, micro_batches_per_round
+from automap_models.core.strategy import Strategy
 from automap_models.planners import effort
+from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts
 
 SLACK = 1e-9
 """Relative; what is infeasible by less counts as feasible."""
+
+
+def holds_state(problem: StrategyProblem) -> bool:
+    """Whether all devices together have room for one copy of what is trained and what is frozen: no strategy holds
+    less, and ZeRO-3 over all devices no more."""
+    devices, fields = problem.cluster.devices, {name: getattr(problem, name) for name in ("precision", "offload")}
+    strategy = Strategy(micro_batch=1, global_batch=devices, dp=devices, zero=3, **fields)
+    costs = RankCosts(problem.costs.pricing, strategy)
+    room = problem.cluster.device_memory - problem.reserve_bytes
+    return devices * float(costs.state[list(costs.work.order)].sum()) <= float(room.sum())
+
+
+def has_room(costs: RankCosts, recompute: Sequence[int], reserve: FloatArray) -> bool:
+    """Whether all ranks together have room for their layers with one micro-batch, which every schedule holds.
+
+    Args:
+        costs: of the ranks, with the least of a micro-batch and the most of ZeRO that there is.
+        recompute: kinds of recomputation that blocks may have.
+        reserve: [S] bytes of each device that are left free.
+    """
+    held = costs.state + costs.saved[:, recompute].min(axis=1)
+    return float(held[list(costs.work.order)].sum()) <= float((costs.room - reserve).sum()) * (1 + SLACK)
 
 
 def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:

@@ -16,6 +16,7 @@ from automap_models.core.strategy import PARTS, Strategy, require_parts
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
+from automap_models.planners.strategies.bounds import holds_state
 from automap_models.planners.strategies.completion import Incumbent
 from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.problem import PARTIAL, StrategiesConfig, StrategyProblem, steps_of
@@ -48,6 +49,10 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
         """
         begun_s = time.perf_counter()
         require_searchable(problem)
+        problem = replace(problem, shared=problem.costs)
+        if not holds_state(problem):
+            reason = _reason(problem, "infeasible")
+            return Result(problem, None, None, "infeasible", facts=dict(vars(SearchCounts())), reason=reason)
         watch(Progress("dividing the model and the cluster"))
         search, open_s, counts = self._searched(problem, deadline, watch)
         best, problem = search.best, search.problem

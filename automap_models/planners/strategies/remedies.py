@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from automap_models.core.estimate import Estimate
 from automap_models.core.result import Result
@@ -14,9 +15,9 @@ from automap_models.core.strategy import RECOMPUTE, Strategy
 from automap_models.core.units import counted, size
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
-from automap_models.planners.strategies.bounds import least_in_flight
+from automap_models.planners.strategies.bounds import holds_state, least_in_flight
 from automap_models.planners.strategies.grid import Grid, Subspace
-from automap_models.planners.strategies.planner import StrategiesPlanner, any_subspace
+from automap_models.planners.strategies.planner import StrategiesPlanner, any_subspace, is_trained
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 
 Change = tuple[str, StrategyProblem]
@@ -26,6 +27,8 @@ WORTH = 0.2
 within a factor of two."""
 QUICK = StrategiesConfig(gap=0.3, guesses=10, refined=1, rounds=1, trials=6, budget_s=2.0)
 """Of searches that are to find out whether anything fits."""
+TRIAL = replace(QUICK, guesses=4, trials=2, budget_s=0.2)
+"""Of searches of what is found to fit, for about how long its step is."""
 
 
 class Remedy(NamedTuple):
@@ -114,20 +117,42 @@ def remedies(changes: Iterable[Change], watch: Watch = SILENT, deadline: Deadlin
     for change, changed in changes:
         watch(Progress(f"trying {change}"))
         with suppress(BadInput):
-            cost: Estimate | None = StrategiesPlanner(QUICK).solve(changed, deadline=deadline).cost
+            cost = _tried(changed, deadline)
             if cost is not None:
                 yield Remedy(change, cost)
 
 
+def _tried(changed: StrategyProblem, deadline: Deadline) -> Estimate | None:
+    """The best strategy found of a micro-batch of one sample, unless that is given: what does not fit with one sample
+    does not with more. Where the search comes to none, one of the emptiest, if that fits; else None."""
+    problem, within = _of_one_sample(changed), changed.within
+    result = StrategiesPlanner(TRIAL).solve(problem, deadline=deadline)
+    if result.plan is not None or result.status == "infeasible":
+        found: Estimate | None = result.cost
+        return found
+    least = emptiest(problem)
+    if least is None or not problem.fits(least):
+        return None
+    return least if within is None or is_trained(problem, least.strategy, within) else None
+
+
+def _of_one_sample(problem: StrategyProblem) -> StrategyProblem:
+    return replace(problem, fixed={"micro_batch": 1, **problem.fixed}, shared=problem.costs)
+
+
 def first_remedy(changes: Sequence[Change], watch: Watch = SILENT, deadline: Deadline = NEVER) -> Remedy | None:
-    """The first of some changes with which something fits, where it does with all later ones, too: by bisection."""
-    low, high = -1, len(changes) - 1
-    fitting = next(remedies(changes[-1:], watch, deadline), None)
-    while fitting is not None and high - low > 1:
-        middle = (low + high) // 2
-        trial = next(remedies([changes[middle]], watch, deadline), None)
-        low, high, fitting = (low, middle, trial) if trial is not None else (middle, high, fitting)
-    return fitting
+    """The first of some changes with which something fits, where it does with all later ones, too: by bisection, in
+    which one of the emptiest strategies answers for all."""
+
+    def fits(changed: StrategyProblem) -> bool:
+        problem = _of_one_sample(changed)
+        least = emptiest(problem) if holds_state(problem) else None
+        return least is not None and problem.fits(least)
+
+    if not changes or not fits(changes[-1][1]):
+        return None
+    first = bisect_left(changes, True, hi=len(changes) - 1, key=lambda change: fits(change[1]))
+    return next(remedies(changes[first:], watch, deadline), None)
 
 
 def without_reserve(problem: StrategyProblem) -> Iterator[Change]:
@@ -183,16 +208,21 @@ def _offered(devices: int) -> bool:
 
 
 def emptiest(problem: StrategyProblem, trials: int = 64) -> Estimate | None:
-    """The emptiest of some strategies that hold little; None where none has equal stages."""
-    grid, pricing = Grid(problem), problem.costs.pricing
+    """The first that fits of some strategies that hold little, of stages as equal as may be, or the emptiest of them;
+    None where the problem has none of them."""
+    grid, pricing, layers = Grid(problem), problem.costs.pricing, problem.work.shape.layers
     most = max(kind for kinds in problem.recompute_sets for kind in kinds if kind < len(RECOMPUTE))
-    fields = {} if "recompute" in problem.fixed else {"recompute": RECOMPUTE[most]}
+    fields: dict[str, Any] = {"recompute": RECOMPUTE[most], **problem.fixed}
     degree_sets = (entry for entry in grid.degree_sets() if grid.schedules(entry))
     least: Estimate | None = None
     for degrees in sorted(degree_sets, key=lambda entry: (entry.micro_batch, -entry.tp * entry.cp, entry.pp))[:trials]:
         subspace = Subspace(degrees, grid.zeros(degrees)[-1], grid.schedules(degrees)[0])
-        with suppress(BadInput):  # of equal stages, which not all numbers of layers have
-            trial = pricing.estimate(grid.strategy(subspace, **fields))
+        fewest, more = divmod(layers, stages := degrees.pp * subspace.choice.vp)
+        cuts = {"layers": tuple(fewest + (stage < more) for stage in range(stages))} if more else {}
+        with suppress(BadInput):
+            trial = pricing.estimate(replace(grid.strategy(subspace), **{**cuts, **fields}))
+            if problem.fits(trial):
+                return trial
             if least is None or trial.peak_memory < least.peak_memory:
                 least = trial
     return least

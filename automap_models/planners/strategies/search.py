@@ -36,7 +36,7 @@ from automap_models.core.result import TIE
 from automap_models.core.strategy import Strategy
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Progress, Watch
-from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, least_in_flight
+from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, has_room, least_in_flight
 from automap_models.planners.strategies.closed_forms import estimated_subspaces
 from automap_models.planners.strategies.completion import Completion, Completions, Incumbent, priced
 from automap_models.planners.strategies.degree_costs import DegreeCosts
@@ -198,19 +198,29 @@ class Search:
         Where listing them takes half of the time, the others are left out, and nothing is proven.
         """
         degree_sets = [degrees for degrees in self.grid.degree_sets() if self.grid.schedules(degrees)]
+        self.counts.divisions += len(degree_sets)
         for layers in self.pricing.layers:
             layers.expect(degrees.micro_batch for degrees in degree_sets)
         usual = usual_degrees(degree_sets, self.problem.cluster.devices_per_node, self.problem.work.shape.experts or 1)
         self.price_estimates(usual, self.config.guesses // 4)
         listing = self.deadline.part(0.5 * self.config.budget_s, effort.counted_s)
         bounded: list[tuple[float, Degrees]] = []
+        room: dict[Degrees, bool] = {}  # of degrees with their smallest micro-batch
         for degrees in degree_sets:
             if listing.passed:
                 self.open_s = 0.0
                 break
+            alike = degrees._replace(micro_batch=1)
+            if alike not in room:
+                least, reserve = (
+                    self.divided.costs(degrees, self.grid.zeros(degrees)[-1]),
+                    self.problem.reserve(degrees.pp),
+                )
+                room[alike] = has_room(least, self.recompute, reserve)
+            if not room[alike]:
+                continue
             costs = self.divided.costs(degrees, self.grid.zeros(degrees)[0])
             bounded.append((degrees_bound(costs, self.recompute), degrees))
-        self.counts.divisions += len(degree_sets)
         return bounded
 
     def split_degrees(self, degrees: Degrees, bound_s: float) -> None:

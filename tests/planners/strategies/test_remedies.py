@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from strategy_problems import DEVICE
+from strategy_problems import DEVICE, best_of_all, random_problem
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import HostMemory
+from automap_models.planners.strategies.bounds import holds_state
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
-from automap_models.planners.strategies.remedies import with_hosts
+from automap_models.planners.strategies.remedies import emptiest, first_remedy, with_hosts
 from automap_models.workloads.sizes import DecoderConfig
 from automap_models.workloads.transformer import model_work
 
@@ -67,3 +68,41 @@ def test_it_goes_there_where_hosts_save_a_fifth(host_bandwidth: float, offload: 
 def test_it_stays_where_somebody_says_so_or_nothing_is_recomputed(fixed: dict[str, Any]) -> None:
     result = StrategiesPlanner(TO_THE_END).solve(problem(1e12, 1e12, tp=2, **fixed))
     assert with_hosts(result, TO_THE_END) is result
+
+
+def test_a_search_ends_at_once_where_all_devices_cannot_hold_the_state() -> None:
+    """18 bytes a parameter, divided by two devices; nothing is divided or priced to say so."""
+    state = 18.0 * PARAMETERS / 2
+    for memory, searched in ((1.01 * state, True), (0.99 * state, False)):
+        result = StrategiesPlanner(TO_THE_END).solve(problem(memory, 1e9, offload="none"))
+        assert holds_state(result.problem) is searched
+        assert result.status == "infeasible"  # activations have no room either
+        assert bool(result.facts["divisions"]) is searched
+        assert len(result.problem.costs.ranks) == 0 or searched
+
+
+def test_nothing_fits_where_the_state_is_too_much() -> None:
+    """Of all strategies, one by one."""
+    for seed in range(40):
+        drawn = random_problem(seed)
+        tight = replace(drawn, cluster=replace(drawn.cluster, memory=drawn.cluster.memory / 8), reserve_bytes=0.0)
+        if not holds_state(tight):
+            assert best_of_all(tight) is None
+
+
+def test_the_first_change_that_fits_is_found_with_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of memories in steps of a tenth: the first that one of the emptiest strategies has room in."""
+    least = emptiest(problem(1e12, 1e9, offload="none"))
+    assert least is not None
+    searches, solve = [0], StrategiesPlanner.solve
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        searches[0] += 1
+        return solve(*arguments, **options)
+
+    monkeypatch.setattr(StrategiesPlanner, "solve", counted)
+    sizes = [share / 10 * least.peak_memory for share in range(1, 25)]
+    remedy = first_remedy([(f"{size}", problem(size, 1e9, offload="none")) for size in sizes])
+    assert remedy is not None
+    assert float(remedy.change) in sizes[9:11]
+    assert searches[0] == 1
