@@ -22,12 +22,12 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (1_030, 8),
-    "core": (8_072, 37),
+    "automap_models": (1_028, 8),
+    "core": (8_035, 37),
     "cost": (3_883, 20),
     "envs": (1_600, 12),
     "export": (2_242, 15),
-    "formats": (5_318, 21),
+    "formats": (5_305, 21),
     "importing": (1_596, 12),
     "hlo": (6_936, 36),
     "planners": (850, 6),
@@ -35,7 +35,7 @@ BUDGET = {
     "planners/placement": (3_325, 17),
     "planners/portfolio": (2_938, 15),
     "planners/replan": (694, 4),
-    "planners/sharding": (839, 5),
+    "planners/sharding": (838, 5),
     "planners/staged": (3_527, 19),
     "planners/strategies": (3_103, 15),
     "plots": (1_258, 9),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_071, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_520, "files": 427, "compiled": 80, "numbers": 257}
+TOTALS = {"lines": 76_467, "files": 427, "compiled": 80, "numbers": 257}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
