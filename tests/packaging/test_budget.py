@@ -27,9 +27,9 @@ BUDGET = {
     "cost": (3_883, 20),
     "envs": (1_600, 12),
     "export": (2_242, 15),
-    "formats": (5_305, 21),
+    "formats": (5_297, 21),
     "importing": (1_596, 12),
-    "hlo": (6_936, 36),
+    "hlo": (6_921, 36),
     "planners": (850, 6),
     "planners/online": (311, 3),
     "planners/placement": (3_325, 17),
@@ -38,22 +38,22 @@ BUDGET = {
     "planners/sharding": (838, 5),
     "planners/staged": (3_527, 19),
     "planners/strategies": (3_103, 15),
-    "plots": (1_258, 9),
+    "plots": (1_249, 9),
     "requests": (2_499, 15),
     "rl": (1_068, 9),
     "serve": (878, 8),
-    "run": (4_716, 24),
+    "run": (4_705, 24),
     "simulate": (1_736, 10),
-    "torch_export": (3_110, 14),
+    "torch_export": (3_100, 14),
     "workloads": (5_781, 34),
     "zoo": (1, 1),
-    "infer": (5_990, 37),
+    "infer": (5_974, 37),
     "train": (1_807, 11),
     "datagen": (1_412, 10),
     "benchmarks": (6_071, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_467, "files": 427, "compiled": 80, "numbers": 257}
+TOTALS = {"lines": 76_398, "files": 427, "compiled": 80, "numbers": 257}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
