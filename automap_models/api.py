@@ -28,7 +28,6 @@ from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.run_record import RunRecord
 from automap_models.core.schedules import DEFAULT_SCHEDULE, require_schedule
-from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
 from automap_models.cost.runtime import Runtime
 from automap_models.errors import BadInput, is_of_type
@@ -69,22 +68,21 @@ PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PlannedResult(Result[StagedProblem, StagedPlan]):
-    """A plan, what it costs and what is proven about it; it can be kept, drawn and handed to a framework.
-
-    Attributes:
-        report: the same held against what one gets without planning (simulated steps, baselines).
-    """
-
-    report: PlanReport
+class PlannedResult(PlanReport):
+    """A plan, what it costs and what is proven about it; it can be kept, drawn and handed to a framework."""
 
     @classmethod
     def from_report(cls, report: PlanReport, **others: Any) -> Self:
         """The result in a report, and what else it has."""
-        return cls(**vars(report.result), report=report, **others)
+        return cls(**vars(report), **others)
+
+    @property
+    def report(self) -> PlanReport:
+        """The same, as results of earlier versions had it apart."""
+        return self
 
     def __repr__(self) -> str:
-        plan, cluster = self.required_plan(), self.problem.cluster
+        plan, cluster = self.plan, self.problem.cluster
         return (
             f"{type(self).__name__}({self.problem.profile.model} on {cluster.name}: {plan.stages} stage(s), "
             f"{plan.micro_batches} micro-batches, by {plan.planner}, {self.status})"
@@ -92,7 +90,7 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
 
     def _repr_html_(self) -> str:
         """The table of the stages and their schedule, as a notebook shows a result."""
-        return plan_html(self.report)
+        return plan_html(self)
 
     def save(self, path: PathLike) -> None:
         """Write plan.json, whole or not at all; `read_plan` and the commands' `--plan` read it.
@@ -100,7 +98,7 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
         Raises:
             BadInput: the file cannot be written.
         """
-        write_json(path, plan_document(self.report))
+        write_json(path, plan_document(self))
 
     def plot(self, path: PathLike | None = None, schedule: str | None = None) -> Figure:
         """The model's arrays with the cuts, and the simulated schedule; a notebook shows the figure as it is.
@@ -116,7 +114,7 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
         from automap_models.simulate.plan_step import timeline
 
         name = require_schedule(schedule or self.problem.schedule or DEFAULT_SCHEDULE)
-        return drawn(path, lambda: draw(self.report, timeline(self.cost, self.required_plan().micro_batches, name)))
+        return drawn(path, lambda: draw(self, timeline(self.cost, self.plan.micro_batches, name)))
 
     def to_split_spec(self) -> dict[str, Any]:
         """What `torch.distributed.pipelining.pipeline(model, mb_args, split_spec=…)` takes.
@@ -126,7 +124,7 @@ class PlannedResult(Result[StagedProblem, StagedPlan]):
         """
         from automap_models.torch_export.pipelining import split_spec
 
-        return split_spec(self.problem.profile, self.required_plan().cuts)
+        return split_spec(self.problem.profile, self.plan.cuts)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -549,7 +547,7 @@ def _plan_source(plan: object) -> PlanSource:
         model = (
             plan.exploration.space.model if isinstance(plan, ExploredResult) else ProfiledModel(plan.problem.profile)
         )
-        return PlanSource(staged_document(plan.report).plan("the plan"), plan, model)
+        return PlanSource(staged_document(plan).plan("the plan"), plan, model)
     priced = plan.cost if isinstance(plan, Result) else plan
     if isinstance(priced, Estimate):
         return PlanSource(Plan.of_strategy(priced))

@@ -117,7 +117,7 @@ class Job:
     def planned(self, name: str, **options: Any) -> Rival | None:
         """What the command advises with such options; None where they allow no plan that fits."""
         try:
-            result = planned(self.profile, self.cluster, PlanOptions(**options)).result
+            result = planned(self.profile, self.cluster, PlanOptions(**options))
         except (BadInput, Infeasible):
             return None
         return self.rival(name, result.problem, result.plan)

@@ -94,10 +94,10 @@ def steps(profiles: Sequence[Path]) -> Iterator[list[str]]:
         profile, cluster = read_profile(path), read_cluster(name)
         options = PlanOptions(micro_batches=16, schedule="1f1b")
         try:
-            best = planned(profile, cluster, replace(options, min_gain=0.0)).result
-            stages = 1 if best.plan is None else best.plan.stages
+            best = planned(profile, cluster, replace(options, min_gain=0.0))
+            stages = best.plan.stages
             options = replace(options, stages=stages)
-            others = [planned(profile, cluster, replace(options, planner=p)).result for p in ("tables", "policy")]
+            others = [planned(profile, cluster, replace(options, planner=p)) for p in ("tables", "policy")]
         except Infeasible:
             continue
         if stages > 1:

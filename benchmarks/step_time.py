@@ -155,7 +155,7 @@ def plans(profile: Profile, stages: int, micro_batches: int) -> tuple[StagedProb
 def run_plan(problem: StagedProblem, cost: StagedCost, plan: StagedPlan) -> Plan:
     """The plan as automap-run takes it."""
     result = Result(problem, plan, cost, "feasible")
-    return staged_document(PlanReport(result, {}, cost.step_s, None, None)).plan(plan.planner)
+    return staged_document(PlanReport(**vars(result), single_device_s=cost.step_s)).plan(plan.planner)
 
 
 def compare(name: str, micro_batches: int, repeats: int, seed: int) -> list[Comparison]:

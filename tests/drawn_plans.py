@@ -66,10 +66,10 @@ def costed(problem: StagedProblem, plan: StagedPlan) -> Result[StagedProblem, St
 
 def staged_source(problem: StagedProblem, plan: StagedPlan, folder: Any) -> Source:
     """A plan as it is read of its file."""
-    report = PlanReport(costed(problem, plan), {}, 1.0, None, None)
+    report = PlanReport(**vars(costed(problem, plan)), single_device_s=1.0)
     path = folder / "plan.json"
     write_json(path, plan_document(report))
-    return Source(written_plan(path, StagedDocument), report.result, ProfiledModel(problem.profile))
+    return Source(written_plan(path, StagedDocument), report, ProfiledModel(problem.profile))
 
 
 def cut_plan(

@@ -34,7 +34,7 @@ def toy_report(
     problem = StagedProblem(profile, cluster, stages=len(cuts) + 1, micro_batches=4, state_factor=2.0)
     plan = StagedPlan(cuts, device_cuts, micro_batches=4, planner="exact")
     return PlanReport(
-        Result(problem, plan, plan_cost(problem, plan), "feasible", bound, ("a note",), taken_s=0.25),
+        **vars(Result(problem, plan, plan_cost(problem, plan), "feasible", bound, ("a note",), taken_s=0.25)),
         simulated_length_s={"1f1b": 50.0, "1f1b-deep": 49.0, "gpipe": np.float64(51.0)},
         single_device_s=96.0,
         data_parallel_s=None,

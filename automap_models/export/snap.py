@@ -104,7 +104,7 @@ def snapped(source: Source, target: str, limits: Limits) -> Snapped:
         do = again(target)
         raise Infeasible(f"{what}, which has {size(float(cost.limit_bytes[stage]))}", where=source.name, do=do)
     after = Result(problem, moved, cost, "feasible")
-    written = staged_document(PlanReport(after, {}, cost.step_s, None, None)).plan(source.plan.where)
+    written = staged_document(PlanReport(**vars(after), single_device_s=cost.step_s)).plan(source.plan.where)
     return Snapped(replace(source, plan=written, result=after), tuple(changes), result.cost.step_s, cost.step_s)
 
 

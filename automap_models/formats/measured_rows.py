@@ -172,6 +172,9 @@ def _step(row: RowDocument, source: SourceDocument, runtime: RuntimeFile | None)
     step_s = _step_s(row)
     if step_s is None and measured.memory_bytes is None and not (measured.oom or measured.failed):
         raise BadInput("neither time nor memory is stated", where="`measured`")
+    usual_flash = device not in WITHOUT_FLASH and "attention unfused" not in (row.flags or ())
+    # where nobody published what is recomputed, or lies elsewhere, whether it fits tells nothing
+    unknown = {"recompute", "which tensors are kept"}.intersection(row.unknown or ())
     return MeasuredStep(
         name=row.id,
         source=row.source,
@@ -180,24 +183,13 @@ def _step(row: RowDocument, source: SourceDocument, runtime: RuntimeFile | None)
         strategy=strategy,
         device=device,
         cluster=cluster,
-        runtime=ran.runtime(strategy.precision, device, year, flash=_flash(row, device)),
+        runtime=ran.runtime(strategy.precision, device, year, flash=usual_flash if row.flash is None else row.flash),
         step_s=step_s,
         memory_bytes=measured.memory_bytes,
         only_tensors=measured.only_tensors or ran.states_tensors,
-        fits=None if _recomputes_unknown(row) else False if measured.oom else True if step_s is not None else None,
+        fits=None if unknown or (step_s is None and not measured.oom) else not measured.oom,
         day=day[0] if (day := _DAY.search(row.note or "")) else "",
     )
-
-
-def _flash(row: RowDocument, device: str) -> bool:
-    """Whether attention is a flash kernel, where the row does not say it."""
-    usual = device not in WITHOUT_FLASH and "attention unfused" not in (row.flags or ())
-    return usual if row.flash is None else row.flash
-
-
-def _recomputes_unknown(row: RowDocument) -> bool:
-    """Whether nobody published what it recomputes, or keeps elsewhere, so that whether it fits tells nothing."""
-    return not {"recompute", "which tensors are kept"}.isdisjoint(row.unknown or ())
 
 
 def _ran(row: RowDocument, runtime: RuntimeFile | None) -> RuntimeFile:

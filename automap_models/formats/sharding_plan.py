@@ -206,38 +206,25 @@ class TwoAxesDocument(ShardingPlanDocument, kw_only=True):
 SHARDING_DOCUMENTS = (ShardingPlanDocument, AxisDocument, TwoAxesDocument)
 
 
-@dataclass(frozen=True)
-class ShardingReport:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ShardingReport(Result[ShardingProblem, ShardingPlan]):
     """A sharding plan with everything that people read about it.
 
     Attributes:
-        result: with a plan.
         planning_s: time from the model to the plan.
-        notes: sentences for people.
         replicated: price of doing everything on every device; None where variables are counted.
         data_parallel: price of partitioning the batch across all devices of the mesh; None where they do not divide it.
     """
 
-    result: Result[ShardingProblem, ShardingPlan]
+    plan: ShardingPlan
     planning_s: float
-    notes: tuple[str, ...] = ()
     replicated: ShardingPrice | None = None
     data_parallel: ShardingPrice | None = None
-
-    @property
-    def problem(self) -> ShardingProblem:
-        """The problem."""
-        return self.result.problem
-
-    @property
-    def plan(self) -> ShardingPlan:
-        """Its plan."""
-        return self.result.required_plan()
 
 
 def sharding_document(report: ShardingReport) -> dict[str, Any]:
     """The report as the JSON document of formats.md: plain Python numbers, lists and dictionaries."""
-    problem, plan, cost, bound = report.problem, report.plan, report.result.cost, report.result.bound
+    problem, plan, cost, bound = report.problem, report.plan, report.cost, report.bound
     mesh, optimality = {axis.name: int(axis.size) for axis in plan.mesh}, None
     if bound is not None:
         reached, limit = objective_value(problem, cost), float(bound.value)
@@ -277,7 +264,7 @@ def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | 
 
 
 def _axis_document(report: ShardingReport, axis: int, **others: Any) -> AxisDocument:
-    plan, facts = report.plan, report.result.facts
+    plan, facts = report.plan, report.facts
     decided = plan.candidates(axis)
     undecided = {variable: dim for variable, dim in plan.by_variable(axis).items() if variable not in decided}
     return AxisDocument(
@@ -304,9 +291,9 @@ def _common(report: ShardingReport) -> dict[str, Any]:
         "planner": report.plan.planner,
         "rules": report.problem.rules,
         "cluster": ClusterDocument.from_cluster(report.problem.cluster),
-        "search_s": float(report.result.taken_s),
+        "search_s": float(report.taken_s),
         "planning_s": float(report.planning_s),
-        "provenance": ProvenanceDocument(__version__, report.result.facts.get("seed")),
+        "provenance": ProvenanceDocument(__version__, report.facts.get("seed")),
     }
 
 

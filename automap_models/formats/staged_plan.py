@@ -258,9 +258,9 @@ def staged_document(report: PlanReport) -> StagedDocument:
         simulated_length_s=dict(report.simulated_length_s),
         baselines=BaselinesDocument(report.single_device_s, report.data_parallel_s, report.uniform_s),
         optimality=optimality,
-        planning_s=report.planning_s,
+        planning_s=report.taken_s,
         notes=list(report.notes),
-        search_log=[asdict(entry) for entry in report.search_log],
+        search_log=[asdict(entry) for entry in report.stages_log],
         provenance=ProvenanceDocument(
             automap_version=__version__,
             model_fingerprint=problem.profile.model_fingerprint,

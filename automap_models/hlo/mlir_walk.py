@@ -88,7 +88,7 @@ class EntryReader:
                 trace_order=trace_order,
                 operands=tuple(self._ids[value] for value in operands),
                 results=tuple(self._define(result) for result in op.results),
-                target=_target(op),
+                target=target.value if (target := op.attributes.get("call_target_name")) else "",
                 rounds=rounds(op),
             )
         )
@@ -202,8 +202,3 @@ def _starts(op: Any) -> tuple[Any, ...]:
     if op.name != LOOP:
         return ()
     return tuple(value.owner.attributes["value"] if is_constant(value) else None for value in op.operands)
-
-
-def _target(op: Any) -> str:
-    """What a custom call calls."""
-    return str(ir.StringAttr(op.attributes["call_target_name"]).value) if op.name == "stablehlo.custom_call" else ""

@@ -175,7 +175,8 @@ class _Saving:
     def _edges(self) -> tuple[IntArray, IntArray, IntArray]:
         """Groups of operands and of what is computed from them, NEVER for what is not; groups that backward reads."""
         graph = self.graph
-        again = np.array([self._is_computed_again(i) for i in range(len(graph))], dtype=bool)
+        bits = (any(graph.dtypes[v].startswith("ui") for v in results) for results in self.liveness.results)
+        again = [opcode in _COMPUTED_AGAIN and not has for opcode, has in zip(graph.opcodes, bits, strict=True)]
         start, end = list[int](), list[int]()
         for i in self.liveness.forward.tolist():
             if graph.opcodes[i] in VIEWS:
@@ -190,7 +191,3 @@ class _Saving:
         read = self.groups[graph.operands[graph.phases[graph.consumers] == Phase.BACKWARD]]
         read = read[self.is_forward[read] & ~self.is_free[read]]
         return np.array(start, dtype=np.int64), np.array(end, dtype=np.int64), read
-
-    def _is_computed_again(self, i: int) -> bool:
-        bits = any(self.graph.dtypes[v].startswith("ui") for v in self.liveness.results[i])
-        return self.graph.opcodes[i] in _COMPUTED_AGAIN and not bits

@@ -84,7 +84,9 @@ def communication(hlo: str) -> dict[str, Collectives]:
     nbytes: Counter[str] = Counter()
     for shape, kind in _INSTRUCTION.findall(hlo):
         number[kind] += 1
-        nbytes[kind] += int(sum(_sizes(shape)))
+        for dtype, sizes in _SHAPE.findall(shape):  # of `(f32[2,3], s32[])`
+            array = Tensor(tuple(int(size) for size in sizes.split(",") if size), dtype.replace("pred", "i1"))
+            nbytes[kind] += int(array.nbytes)
     return {kind: Collectives(number[kind], float(nbytes[kind])) for kind in sorted(number)}
 
 
@@ -147,9 +149,3 @@ def _drawn(step: TrainingStep, seed: int, largest: int) -> Iterator[np.ndarray]:
 
 def _floating(array: np.ndarray) -> bool:
     return bool(jax.numpy.issubdtype(array.dtype, jax.numpy.floating))
-
-
-def _sizes(shape: str) -> Iterator[float]:
-    """Bytes of every array in an HLO shape, `(f32[2,3], s32[])`."""
-    for dtype, sizes in _SHAPE.findall(shape):
-        yield Tensor(tuple(int(size) for size in sizes.split(",") if size), dtype.replace("pred", "i1")).nbytes

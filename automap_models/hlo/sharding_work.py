@@ -172,6 +172,8 @@ class DivisibleProfile:
         # Sums of whole bytes are exact: where everything that crosses is divided, A / degree is held and no bit more.
         replicated = liveness.crossing(np.where(divided, 0.0, sizes))
         forward, backward, late = map(self._of_sums, self._sums(chosen))
+        classes = self.step.sharding.classes
+        dims = classes.dims(chosen)
         return ShardedProfile(
             name,
             degree,
@@ -187,7 +189,7 @@ class DivisibleProfile:
             starts_bwd=backward[1],
             gradients=late[0],
             frozen=liveness.frozen.first_using(sharded_sizes),
-            dims=self._dims(chosen),
+            dims={axis.name: d for axis, d in zip(classes.variables, dims, strict=True) if d != REPLICATED},
             shared_bytes=sharded_sizes[[v for v, _ in liveness.trained.shared]],
             shared_frozen_bytes=sharded_sizes[[v for v, _ in liveness.frozen.shared]],
         )
@@ -225,8 +227,3 @@ class DivisibleProfile:
         housed: NDArray[np.bool_] = self._home != NEVER
         amounts_home = np.bincount(self._home[housed], amounts[housed], minlength=len(self.profile))
         return np.asarray(amounts_home + amounts[~housed].sum() * (self.profile.C / self.profile.C.sum()))
-
-    def _dims(self, chosen: frozenset[int]) -> dict[str, int]:
-        classes = self.step.sharding.classes
-        pairs = zip(classes.variables, classes.dims(chosen), strict=True)
-        return {variable.name: dim for variable, dim in pairs if dim != REPLICATED}

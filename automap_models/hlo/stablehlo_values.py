@@ -58,7 +58,7 @@ def is_constant(value: Any) -> bool:
 def is_zero(value: Any) -> bool:
     """Whether a value is made of zeros and nothing else."""
     maker = maker_of(value)
-    if maker is not None and opcode_of(maker) == "broadcast_in_dim":
+    if maker is not None and opcode_of(maker) in {"broadcast_in_dim", "reshape", "convert"}:
         return is_zero(maker.operands[0])
     if maker is None or not is_constant(value):
         return False

@@ -147,7 +147,7 @@ def draw_episodes(
 def draw_search(report: ShardingReport) -> Figure:
     """The figure; a notebook can show it as it is."""
     figure, axes = episodes_figure(search_title(report), f"partitioned {CANDIDATES[report.plan.mesh[0].kind]}s")
-    proven, rounds = report.result.bound, report.result.search_log
+    proven, rounds = report.bound, report.search_log
     if proven is not None:
         axes.axhline(proven.value, color="black", linestyle="--", linewidth=1, label=f"proven bound, {proven.value:g}")
     scores = [entry.scores for entry in rounds]
@@ -163,7 +163,7 @@ def draw_search(report: ShardingReport) -> Figure:
 
 def search_title(report: ShardingReport) -> str:
     """The model, and below it kind, rules, planner and seed."""
-    facts, (axis,) = report.result.facts, report.plan.mesh
+    facts, (axis,) = report.facts, report.plan.mesh
     cut_off = ", interrupted" if facts["interrupted"] else ""
     return (
         f"{shortened(report.problem.model, 80)}, {axis.kind} plan for {axis.size} devices\n"

@@ -58,12 +58,14 @@ def _draw_steps(panel: SubFigure, profile: Profile) -> None:
         if key == "A":
             _draw_filled(first, raw, colour)
         else:
-            _draw_spikes(first, raw, colour)
+            width = max(0.5, min(2.0, 260.0 / raw.size))
+            first.vlines(np.arange(raw.size), 0.0, raw, colors=colour, linewidth=width, rasterized=True)
             second = panel.add_subplot(grid[row, 1])
             _draw_filled(second, summed, colour)
             _scale(second, summed, key)
             _caption(second, row, "prefix sum", "instruction, in execution order")
-        _draw_points(last, summed[points], colour)
+        last.plot(summed[points], color=colour, linewidth=0.7, alpha=0.6)
+        last.plot(summed[points], ".", color=colour, markersize=3.2)
         _scale(first, raw, key)
         _scale(last, summed[points], key)
         _caption(first, row, "as profiled", "instruction, in execution order")
@@ -79,21 +81,10 @@ def _caption(axes: Axes, row: int, title: str, below: str) -> None:
         axes.set_xlabel(below)
 
 
-def _draw_spikes(axes: Axes, values: FloatArray, colour: str) -> None:
-    x = np.arange(values.size)
-    axes.vlines(x, 0.0, values, colors=colour, linewidth=max(0.5, min(2.0, 260.0 / values.size)), rasterized=True)
-
-
 def _draw_filled(axes: Axes, values: FloatArray, colour: str) -> None:
     x = np.arange(values.size)
     axes.fill_between(x, values, step="mid", color=colour, alpha=0.22, linewidth=0)
     axes.step(x, values, where="mid", color=colour, linewidth=1.2 if values.size <= 2000 else 0.4)
-
-
-def _draw_points(axes: Axes, values: FloatArray, colour: str) -> None:
-    x = np.arange(values.size)
-    axes.plot(x, values, color=colour, linewidth=0.7, alpha=0.6)
-    axes.plot(x, values, ".", color=colour, markersize=3.2)
 
 
 def _scale(axes: Axes, values: FloatArray, key: str) -> None:

@@ -77,7 +77,7 @@ def solve(request: SearchRequest, watch: Watch) -> Sharded:
         result = planner.solve(problem, watch=lambda news: begin(news.what))
     if counting:
         result.required_plan()
-        report = ShardingReport(result, time.perf_counter() - begun_s, result.notes)
+        report = ShardingReport(**vars(result), planning_s=time.perf_counter() - begun_s)
     else:
         report = price_report(result, lambda: time.perf_counter() - begun_s)
     begin("checking the plan with Shardy")

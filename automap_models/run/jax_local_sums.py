@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from automap_models.hlo.module import MlirModule
+from automap_models.hlo.stablehlo_values import is_zero
 from automap_models.hlo.step_classes import StepClasses
 from automap_models.hlo.step_cut import Program
 
@@ -30,7 +31,7 @@ _SCALING = frozenset({"multiply", "divide"})
 """The same where one operand is a sum and the other is made of constants."""
 _SUMMING = frozenset({"dot", "dot_general", "convolution"})
 """Opcodes that add up products and nothing else."""
-_ADD, _ZEROS = "stablehlo.add", frozenset({"broadcast_in_dim", "reshape", "convert"})
+_ADD = "stablehlo.add"
 
 
 @dataclass(frozen=True)
@@ -109,16 +110,6 @@ class LocalSumFinder:
         i = self.producer(v)
         return i >= 0 and all(map(self.is_constant, self._operations[i].operands))
 
-    def is_zero(self, v: int) -> bool:
-        """Whether a value is a constant of zeros."""
-        i = self.producer(v)
-        while i >= 0 and self._operations[i].opcode in _ZEROS:
-            i = self.producer(self._operations[i].operands[0])
-        if i < 0 or self._operations[i].opcode != "constant":
-            return False
-        value = self.module.handles[i].attributes["value"]
-        return bool(value.is_splat) and float(value.get_splat_value().value) == 0.0
-
     def adds_up(self, i: int) -> bool:
         """Whether an operation's result is nothing but a sum of products of its operands' elements."""
         operation = self._operations[i]
@@ -127,9 +118,10 @@ class LocalSumFinder:
         first = {"reduce": 1, "scatter": 0}.get(operation.opcode)
         if first is None or len(operation.results) != 1:
             return False
-        bodies = [region.blocks[0].operations for region in self.module.handles[i].regions]
+        handle = self.module.handles[i]
+        bodies = [region.blocks[0].operations for region in handle.regions]
         adds = [[op.operation.name for op in body][:1] == [_ADD] and len(list(body)) == 2 for body in bodies]
-        return all(adds) and self.is_zero(operation.operands[first])
+        return all(adds) and is_zero(handle.operands[first])
 
     def _read(self, v: int, operations: set[int]) -> bool:
         return any(i in operations for i in self._readers[v])

@@ -292,7 +292,8 @@ def _stage(
     for node in inputs:
         copies[node] = graph.placeholder(f"input_{node.name}")
     for node, arrived in zip(received, arriving, strict=True):
-        copies[node] = _permuted(graph, arrived, _inverse(_memory_order(node)))
+        order = _memory_order(node)
+        copies[node] = _permuted(graph, arrived, tuple(sorted(range(len(order)), key=order.__getitem__)))
         if any(_writes_to(user, node) for user in node.users if stage_of.get(user) == s):
             copies[node] = graph.call_function(torch.ops.aten.clone.default, (copies[node],))
     for node in nodes:
@@ -322,10 +323,6 @@ def _memory_order(node: fx.Node) -> tuple[int, ...]:
     """Its dimensions from the one with the largest stride to the one whose elements are neighbours."""
     strides = node.meta["val"].stride()
     return tuple(sorted(range(len(strides)), key=lambda dim: (-strides[dim], dim)))
-
-
-def _inverse(order: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 def _permuted(graph: fx.Graph, node: fx.Node, order: tuple[int, ...]) -> fx.Node:

@@ -88,7 +88,7 @@ def verify_beside_data_parallelism(
     if parallel := data_parallel_plan(problem):
         plans["data-parallel"] = parallel
     devices = math.prod(axis.size for axis in report.plan.mesh)
-    reason = shortage(devices * report.result.cost.memory_bytes + 2 * replicated_price(problem).memory_bytes)
+    reason = shortage(devices * report.cost.memory_bytes + 2 * replicated_price(problem).memory_bytes)
     numbers = {name: (plan.mesh, [list(map(int, along)) for along in plan.dims]) for name, plan in plans.items()}
     request = ShardedRequest(source, numbers, None if reason else "plan")
     answer = answered("automap_models.run.verify_sharding", request, environment(devices, "cpu"), source.what, say)

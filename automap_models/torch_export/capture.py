@@ -117,7 +117,11 @@ def capture(
         exported_model, example = model.train(), (args, dict(kwargs))
     else:
         exported_model = copy_model(model, lambda tensor: tensor.to("meta"))
-        example = pytree.tree_map_only(Tensor, _shape_of, (args, dict(kwargs)))
+
+        def shape_of(tensor: Tensor) -> Tensor:  # of its own: one that is given for two inputs is two
+            return torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
+
+        example = pytree.tree_map_only(Tensor, shape_of, (args, dict(kwargs)))
         exporting = torch.device("meta")  # for tensors that forward makes without naming a device
     _train_without_cache(exported_model)
     try:
@@ -134,11 +138,6 @@ def capture(
     _require_static(captured, name)
     _require_dense(captured, name)
     return captured
-
-
-def _shape_of(tensor: Tensor) -> Tensor:
-    """A tensor of its own on the meta device: one that is given for two inputs is two."""
-    return torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
 
 
 def copy_model(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:

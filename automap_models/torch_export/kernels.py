@@ -151,7 +151,7 @@ class KernelRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
                 is_backward=torch._C._current_autograd_node() is not None,
                 flop=flop,
                 moved_bytes=_moved_bytes(func, inputs, outputs),
-                dtype=_dtype(inputs),
+                dtype=next((str(t.dtype).removeprefix("torch.") for t in inputs if t.is_floating_point()), "float32"),
                 sizes=_sizes(func, args, out, flop),
                 is_convolution=func._overloadpacket in CONVOLUTIONS,
                 is_winograd=_is_winograd(func, args),
@@ -203,11 +203,6 @@ def _sizes(func: Any, args: Any, out: Any, flop: int) -> tuple[float, float, flo
         c = out.numel()
     count, rows, columns, depth = product_sizes(a, b, c, flop, packet in CONVOLUTIONS).tolist()
     return count, rows, columns, depth
-
-
-def _dtype(inputs: list[Tensor]) -> str:
-    floating = (str(tensor.dtype).removeprefix("torch.") for tensor in inputs if tensor.is_floating_point())
-    return next(floating, "float32")
 
 
 def _is_winograd(func: Any, args: tuple[Any, ...]) -> bool:

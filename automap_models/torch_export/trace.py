@@ -47,17 +47,13 @@ def trace(captured: Captured, *, name: str) -> Trace:
     recorder = KernelRecorder()
     run = _Run(captured, recorder)
     with saved_tensors_hooks(run.keep, lambda tensor: tensor):
-        outputs = run.forward(_inputs(captured.graph_module), name)
+        given = [node.meta["val"] for node in captured.graph_module.graph.nodes if node.op == "placeholder"]
+        inputs = [torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value for value in given]
+        outputs = run.forward(inputs, name)
     seeds = [torch.ones_like(output) for output in outputs]
     with recorder:
         gradients_of(outputs, seeds, [p for p in captured.graph_module.parameters() if p.requires_grad], name)
     return Trace(captured.calls, recorder.kernels, run.saved_bytes, _crossing_bytes(run.lives, len(captured.calls)))
-
-
-def _inputs(graph_module: fx.GraphModule) -> list[Any]:
-    """Meta tensors (and the plain values) for the graph's placeholders."""
-    values = [node.meta["val"] for node in graph_module.graph.nodes if node.op == "placeholder"]
-    return [torch.empty_like(v, device="meta") if isinstance(v, Tensor) else v for v in values]
 
 
 class _Life(NamedTuple):

@@ -42,7 +42,7 @@ _OUTCOMES = {
 def report(request: InferRequest | OnlineRequest, answer: PlanReport) -> Report:
     """The plan, its picture and its trace; of an agent's plan, a picture of how the training went."""
     if isinstance(request, OnlineRequest):
-        printer, drawing = partial(print_report, answer), partial(draw_online, answer.result)
+        printer, drawing = partial(print_report, answer), partial(draw_online, answer)
         return Report(printer, partial(plan_document, answer), draw=drawing)
 
     def drawn() -> Timeline:
@@ -70,7 +70,7 @@ def print_report(report: PlanReport, next_steps: Iterable[tuple[str, str]] = (),
     print_parts(
         [f"[bold]{plain(headline(report))}[/bold]", plain(f"{optimality_in_words(report)}; {times_in_words(report)}")],
         [heading(report.problem.profile.model, report.problem.cluster), stage_table(report)],
-        [search_log_table(report.search_log, report.cost.step_s)] if verbose and report.search_log else [],
+        [search_log_table(report.stages_log, report.cost.step_s)] if verbose and report.stages_log else [],
         [fact_table(rows, map(in_options, report.notes))],
     )
 
@@ -172,7 +172,7 @@ def facts(report: PlanReport) -> Iterator[tuple[str, str]]:
 
 
 def _took(report: PlanReport) -> str:
-    return f" in {seconds(report.planning_s)}" if report.planning_s else ""  # a plan read back took none
+    return f" in {seconds(report.taken_s)}" if report.taken_s else ""  # a plan read back took none
 
 
 def tied_facts(problem: StagedProblem, plan: StagedPlan) -> Iterator[tuple[str, str]]:
@@ -328,7 +328,7 @@ def optimality_in_words(report: PlanReport) -> str:
     if proven is None or not proven.value:
         return "nothing is proven"
     grid, gap = f"on the {report.problem.granularity} grid", report.cost.step_s / proven.value - 1.0
-    if report.plan.stages == 1 and not report.search_log and proven.proof == "exact" and gap <= TIE:
+    if report.plan.stages == 1 and not report.stages_log and proven.proof == "exact" and gap <= TIE:
         return "data parallelism is the only plan with one stage"
     if gap < -TIE:
         return f"proven: {percent(-gap)} shorter than every plan with {plans} {grid}, by cuts between its points"
@@ -342,9 +342,9 @@ def optimality_in_words(report: PlanReport) -> str:
 
 def field_in_words(report: PlanReport) -> str:
     """The plans that a proof is about: `4 stages`, `1 or 4 stages`, `any of the 17 combinations tried`."""
-    if len({attempt.micro_batches for attempt in report.search_log}) > 1:
-        return f"any of the {len(report.search_log)} combinations tried"
-    stages = sorted({attempt.stages for attempt in report.search_log}) or [report.plan.stages]
+    if len({attempt.micro_batches for attempt in report.stages_log}) > 1:
+        return f"any of the {len(report.stages_log)} combinations tried"
+    stages = sorted({attempt.stages for attempt in report.stages_log}) or [report.plan.stages]
     last = counted(stages[-1], "stage")
     stage_text = last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
     restrictions = report.problem.constraints.in_words

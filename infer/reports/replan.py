@@ -78,7 +78,7 @@ def print_adjustment(result: ReplanResult, report: PlanReport, *, names_correcte
             heading(report.problem.profile.model, report.problem.cluster),
             f"plan [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}",
         ],
-        [stage_table(replace(report, result=replace(report.result, cost=result.cost)))],
+        [stage_table(replace(report, cost=result.cost))],
         [fact_table(_facts(result), _notes(result, names_corrected))],
     )
 

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-
-import numpy as np
+from typing import Any
 
 from automap_models.core.run_record import RunRecord
 from automap_models.core.units import counted, percent, rounds, seconds
 from automap_models.formats.chrome_trace import run_trace_document, write_trace
-from automap_models.formats.observed_json import (
-    BACKWARD,
-    FORWARD,
-    UPDATE,
-    idle_shares,
-    measured_shares,
-    predicted_idle_shares,
-    predicted_shares,
-    run_document,
-)
+from automap_models.formats.observed_json import run_document
 from automap_models.requests import RunRequest
 from automap_models.run.base import predicted_timeline
 from automap_models.simulate.engine import Timeline
@@ -37,38 +27,35 @@ def report(request: RunRequest, answer: RunRecord | None) -> Report:
     if answer is None:
         raise SystemExit(0)
     predicted = predicted_timeline(answer.plan, answer.schedule)
+    document = partial(run_document, answer, predicted)
     return Report(
         lambda: print_parts(
-            [Table(_columns(answer, predicted))], [fact_table(_facts(answer, predicted), _notes(answer))]
+            [Table(_columns(answer, document()["run"]["stages"]))],
+            [fact_table(_facts(answer, predicted), _notes(answer))],
         ),
-        partial(run_document, answer, predicted),
+        document,
         {"trace": lambda path: write_trace(path, run_trace_document(answer, predicted))},
         exit_code=0 if answer.comparison is None or answer.comparison.agrees else 1,
     )
 
 
-def _columns(record: RunRecord, predicted: Timeline) -> list[Column]:
-    """Seconds of a step: what was predicted above what was measured."""
-    stages, passes = record.plan.stages, record.plan.micro_batches
-    ranks = record.schedule.rank_of
-    idle = [
-        np.asarray(shares)[list(ranks)] for shares in (predicted_idle_shares(record, predicted), idle_shares(record))
-    ]
+def _columns(record: RunRecord, rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Seconds of a step: what was predicted above what was measured, as the document of the run has them."""
 
-    def pairs(kinds: str, expected: list[float]) -> list[str]:
-        measured = [record.per_step(s, kinds) for s in range(len(stages))]
-        return [f"{seconds(a)}\n{seconds(b)}" for a, b in zip(expected, measured, strict=True)]
+    def pairs(key: str, in_words: Callable[[float], str]) -> list[str]:
+        texts = [["–" if number is None else in_words(number) for number in row[key].values()] for row in rows]
+        return ["\n".join(pair) for pair in texts]
 
-    shares = zip(predicted_shares(record), measured_shares(record), strict=True)
+    stages = record.plan.stages
     return [
         Column("stage", [f"{s}\n" for s in range(len(stages))]),
         Column("devices", [f"{stage.device_count}\n" for stage in stages]),
         Column("", ["predicted\nmeasured" for _ in stages], text=True),
-        Column("forward", pairs(FORWARD, [passes * stage.forward_s for stage in stages])),
-        Column("backward", pairs(BACKWARD, [passes * stage.backward_s for stage in stages])),
-        Column("update", [f"–\n{seconds(record.per_step(s, UPDATE))}" for s in range(len(stages))]),
-        Column("share", [f"{percent(a)}\n{percent(b)}" for a, b in shares]),
-        Column("idle", [f"{100 * a:.0f} %\n{100 * b:.0f} %" for a, b in zip(*idle, strict=True)]),
+        Column("forward", pairs("forward_s", seconds)),
+        Column("backward", pairs("backward_s", seconds)),
+        Column("update", pairs("update_s", seconds)),
+        Column("share", pairs("share", percent)),
+        Column("idle", pairs("idle_share", lambda share: f"{100 * share:.0f} %")),
     ]
 
 

@@ -41,11 +41,8 @@ def run_facts(request: PlanRequest, estimate: Estimate, sizes: Sequence[Estimate
         lost = f"{percent(1.0 - run.goodput)} of them go into failures and checkpoints"
         yield "failures", f"{lost}, with one every {run.checkpoint_every_s / 60.0:.3g} min"
     if run.in_time is not None:
-        yield "deadline", _in_time(run) if not sizes else _cheapest(request, sizes)
-
-
-def _in_time(run: TrainingRun) -> str:
-    return "met" if run.in_time else "missed: more devices may meet it (--devices 64..1024 tries their numbers)"
+        alone = "met" if run.in_time else "missed: more devices may meet it (--devices 64..1024 tries their numbers)"
+        yield "deadline", _cheapest(request, sizes) if sizes else alone
 
 
 def _cheapest(request: PlanRequest, sizes: Sequence[Estimate]) -> str:

@@ -121,7 +121,7 @@ def group_table(outcome: Sharded) -> Table:
 def _count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
     report, plan = outcome.report, outcome.report.plan
-    decided, counts, (along,) = plan.candidates(), report.result.facts, report.problem.along
+    decided, counts, (along,) = plan.candidates(), report.facts, report.problem.along
     yield "result", _partitioned(plan, 0)
     followers = sum(dim != REPLICATED for v, dim in plan.by_variable().items() if v not in decided)
     if followers:
@@ -134,7 +134,7 @@ def _count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
     if episodes := counts.get("episodes"):
         cut_off = ", then interrupted" if counts["interrupted"] else ""
         yield "episodes", f"{episodes:,}{cut_off}; the plan's reward is {counts['reward'][0]:.1f}"
-    yield "optimum", _count_optimum(plan, report.result.bound)
+    yield "optimum", _count_optimum(plan, report.bound)
     yield from _checks(outcome)
 
 
@@ -153,7 +153,7 @@ def _checks(outcome: Sharded) -> Iterator[tuple[str, str]]:
         yield "Shardy", shardy_sentence(outcome.inserted)
     if outcome.verified:
         yield from _verified_facts(outcome.verified)
-    searched = seconds(outcome.report.result.taken_s)
+    searched = seconds(outcome.report.taken_s)
     yield "time", f"{seconds(outcome.report.planning_s)} from the model to the plan, {searched} of it searching"
 
 
@@ -210,7 +210,7 @@ def _divided(shape: tuple[int, ...], dim: int, devices: int) -> str:
 def _prices(report: ShardingReport) -> Table:
     """The plan beside doing everything everywhere and data parallelism: time in its parts, memory."""
     prices = {
-        "this plan": report.result.cost,
+        "this plan": report.cost,
         "data parallelism": report.data_parallel,
         "replicated": report.replicated,
     }
@@ -236,11 +236,11 @@ def _price_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
 
 
 def _price_optimum(report: ShardingReport) -> str:
-    proven = report.result.bound
+    proven = report.bound
     if proven is None or not proven.value:
         return "nothing is proven"
     time = report.problem.objective == "time"
-    reached = objective_value(report.problem, report.result.cost)
+    reached = objective_value(report.problem, report.cost)
     if proven.proof == "exact":
         return f"proven: no plan on this mesh without resharding {'is faster' if time else 'takes less memory'}"
     bound = seconds(proven.value) if time else size(proven.value)

@@ -48,7 +48,7 @@ RESULT = Result(
     facts={"decided_by_propagation": (1,), "reward": (0.9,), "seed": 3},
     taken_s=0.01,
 )
-REPORT = ShardingReport(RESULT, planning_s=0.5, notes=("note",))
+REPORT = ShardingReport(**{**vars(RESULT), "notes": ("note",)}, planning_s=0.5)
 
 WORK = ShardingWork(2.0, 0.1, np.eye(4), 8e9, np.eye(4), np.eye(4), np.eye(4), np.ones(4))
 TWO_AXES = ShardingProblem("dense", CLASSES, CLUSTER, BOTH, "time", WORK, "shardy", 1e-5)
@@ -56,7 +56,7 @@ PLAN_OF_TWO = ShardingPlan(BOTH, VARIABLES, ((0, -1, -1, -1), (-1, 1, 0, 1)), "m
 PRICE = ShardingPrice(2.0, (0.25, 0.5), (10.0, 20.0), (30.0, 40.0), 5e9)
 FACTS = {"decided_by_propagation": (1, 2), "reward": (0.4, 0.9)}
 PRICED = ShardingReport(
-    Result(TWO_AXES, PLAN_OF_TWO, PRICE, "feasible", Bound(2.5, "relaxation"), facts=FACTS, taken_s=0.01),
+    **vars(Result(TWO_AXES, PLAN_OF_TWO, PRICE, "feasible", Bound(2.5, "relaxation"), facts=FACTS, taken_s=0.01)),
     planning_s=0.5,
     replicated=ShardingPrice(4.0, (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), 9e9),
     data_parallel=ShardingPrice(3.0, (0.5,), (0.0,), (60.0,), 8e9),
@@ -99,7 +99,7 @@ def test_without_its_problem_it_comes_back_with_what_it_decides_on_first(tmp_pat
     [(None, None), (Bound(4.0, "relaxation"), {"bound": 4.0, "proof": "relaxation", "gap": 0.5})],
 )
 def test_less_may_be_proven(bound: Bound | None, optimality: dict[str, Any] | None, tmp_path: Path) -> None:
-    report = replace(REPORT, result=replace(RESULT, bound=bound))
+    report = replace(REPORT, bound=bound)
     assert sharding_document(report)["optimality"] == optimality
     write_json(tmp_path / "plan.json", sharding_document(report))
     assert read_sharding_plan(tmp_path / "plan.json", PROBLEM) == PLAN
@@ -126,7 +126,7 @@ def test_a_plan_of_one_axis_by_price_is_that_axis_s_document(tmp_path: Path) -> 
     problem = replace(PROBLEM, objective="memory", work=WORK)
     price = ShardingPrice(2.0, (0.5,), (20.0,), (40.0,), 5e9)
     result = replace(RESULT, problem=problem, cost=price, bound=Bound(5e9, "exact"))
-    document = sharding_document(ShardingReport(result, 0.5))
+    document = sharding_document(ShardingReport(**vars(result), planning_s=0.5))
     assert (document["kind"], document["objective"], document["mesh"]) == ("operator", "memory", {"model": 2})
     assert document["optimality"] is None
     assert document["price_optimality"] == {"bound": 5e9, "proof": "exact", "gap": 0.0}

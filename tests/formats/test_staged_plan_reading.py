@@ -49,7 +49,7 @@ def _reports(draw: st.DrawFn) -> PlanReport:
     cost = plan_cost(problem, plan)
     proof = draw(st.sampled_from([None, Bound(cost.length_s * 0.9, "relaxation"), Bound(cost.length_s, "exact")]))
     plan = replace(plan, coarse_cuts=problem.grid.to_points(plan.cuts))
-    return PlanReport(Result(problem, plan, cost, "feasible", proof), {}, 1.0, None, None)
+    return PlanReport(**vars(Result(problem, plan, cost, "feasible", proof)), single_device_s=1.0)
 
 
 @given(report=_reports())

@@ -63,7 +63,8 @@ def report(model: ProfiledModel) -> PlanReport:
     plan = StagedPlan((0,), (4,), 6, "exact", (63,), shardings=(1, 0))
     assert plan.check_valid(problem) == (True, "")
     cost = plan_cost(problem, plan)
-    return PlanReport(Result(problem, plan, cost, "feasible", Bound(20.0, "relaxation")), {}, 1.0, None, None)
+    result = Result(problem, plan, cost, "feasible", Bound(20.0, "relaxation"))
+    return PlanReport(**vars(result), single_device_s=1.0)
 
 
 @pytest.fixture

@@ -329,7 +329,7 @@ def hybrid_plan(folder: Path) -> bytes:
     problem = problem.with_split(2, 6, 24)
     plan = StagedPlan((0,), (4,), 6, "exact", (63,), shardings=(1, 0))
     result = Result(problem, plan, plan_cost(problem, plan), "feasible", Bound(20.0, "relaxation"))
-    write_json(folder / "hybrid.json", plan_document(PlanReport(result, {}, 1.0, None, None)))
+    write_json(folder / "hybrid.json", plan_document(PlanReport(**vars(result), single_device_s=1.0)))
     return (folder / "hybrid.json").read_bytes()
 
 

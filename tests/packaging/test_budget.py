@@ -22,38 +22,38 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (1_030, 8),
-    "core": (8_072, 37),
+    "automap_models": (1_028, 8),
+    "core": (8_035, 37),
     "cost": (3_895, 20),
     "envs": (1_508, 12),
     "export": (2_345, 16),
-    "formats": (5_319, 21),
+    "formats": (5_298, 21),
     "importing": (2_098, 15),
-    "hlo": (6_936, 36),
+    "hlo": (6_921, 36),
     "planners": (844, 6),
     "planners/online": (309, 3),
     "planners/placement": (3_268, 17),
     "planners/portfolio": (2_871, 15),
     "planners/replan": (683, 4),
-    "planners/sharding": (823, 5),
+    "planners/sharding": (822, 5),
     "planners/staged": (3_334, 19),
     "planners/strategies": (3_180, 15),
-    "plots": (1_258, 9),
+    "plots": (1_249, 9),
     "requests": (2_499, 15),
     "rl": (960, 9),
     "serve": (1_114, 9),
-    "run": (4_716, 24),
+    "run": (4_705, 24),
     "simulate": (1_737, 10),
-    "torch_export": (3_110, 14),
+    "torch_export": (3_100, 14),
     "workloads": (5_781, 34),
     "zoo": (1, 1),
-    "infer": (6_025, 37),
+    "infer": (6_009, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_898, "files": 432, "compiled": 75, "numbers": 258}
+TOTALS = {"lines": 76_776, "files": 432, "compiled": 75, "numbers": 258}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

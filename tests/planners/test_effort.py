@@ -49,9 +49,9 @@ def answer(certify_s: float) -> tuple[StagedPlan, float, tuple[str, ...]]:
     """Plan, bound and notes of a problem whose searches are stopped."""
     options = PlanOptions(certify_s=certify_s)
     report = planned(read_profile(EXAMPLE), read_cluster("C"), options)
-    assert report.result.bound is not None
-    assert report.result.bound.proof == "relaxation"
-    return report.plan, report.result.bound.value, report.result.notes
+    assert report.bound is not None
+    assert report.bound.proof == "relaxation"
+    return report.plan, report.bound.value, report.notes
 
 
 def test_a_stopped_search_gives_the_same_answer_on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:

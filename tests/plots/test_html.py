@@ -36,7 +36,7 @@ def report() -> PlanReport:
     problem = am.StagedProblem(PROFILE, CLUSTER, 2, 3, schedule="gpipe")
     plan = am.StagedPlan(cuts=(1,), device_cuts=(1,), micro_batches=3, planner="uniform", coarse_cuts=None)
     result = Result(problem, plan, step_cost(problem, plan), "feasible")
-    return PlanReport(result, {}, 54.0, None, None)
+    return PlanReport(**vars(result), single_device_s=54.0)
 
 
 class Reader(HTMLParser):
@@ -119,8 +119,7 @@ def test_colours_are_not_those_of_a_page(report: PlanReport) -> None:
 def test_more_passes_than_a_page_can_hold_are_not_drawn(report: PlanReport) -> None:
     problem = replace(report.problem, micro_batches=600)
     plan = replace(report.plan, micro_batches=600)
-    result = Result(problem, plan, step_cost(problem, plan), "feasible")
-    html = plan_html(replace(report, result=result))
+    html = plan_html(replace(report, problem=problem, plan=plan, cost=step_cost(problem, plan)))
     assert "passes are too many for a page" in html
     assert "<svg" not in html
     assert len(html) < 3_000
@@ -168,7 +167,7 @@ def test_a_strategy_has_its_parts_and_its_ranks() -> None:
 
 def test_a_notebook_asks_a_result_for_it() -> None:
     result = am.infer(PROFILE, CLUSTER, stages=2, micro_batches=3, certify_budget=0)
-    assert result._repr_html_() == plan_html(result.report)
+    assert result._repr_html_() == plan_html(result)
 
 
 @pytest.mark.parametrize("fields", [{"tp": 2}, {"vp": 3}, {"zero": 3}, {"schedule": "zb-v"}])

@@ -25,7 +25,7 @@ def report_of(stages: int, micro_batches: int, cuts: tuple[int, ...]) -> PlanRep
     profile = Profile.create(C=np.ones(N), A=np.ones(N), W=np.ones(N))
     problem = StagedProblem(profile, Cluster(4, 16, 1e9, 1e9, 1e9), stages, micro_batches, granularity=N)
     plan = StagedPlan(cuts, tuple(range(64 // stages, 64, 64 // stages)), micro_batches, "given")
-    return PlanReport(Result(problem, plan, step_cost(problem, plan), "feasible"), {}, 1.0, None, None)
+    return PlanReport(**vars(Result(problem, plan, step_cost(problem, plan), "feasible")), single_device_s=1.0)
 
 
 @pytest.mark.parametrize(

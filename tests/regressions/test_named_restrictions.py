@@ -42,7 +42,7 @@ def test_a_baseline_is_what_one_gets_without_planning_whatever_is_asked_of_the_p
     assert uniform.cuts != (3,), "even stages would do, and the test tell nothing"
     assert report.uniform_s == pytest.approx(step_cost(free, uniform).step_s)
     assert report.plan.cuts == (3,)
-    assert not any("memory" in note for note in report.result.notes)
+    assert not any("memory" in note for note in report.notes)
 
 
 def test_what_does_not_fit_with_a_restriction_names_it() -> None:

@@ -25,7 +25,8 @@ def written(path: Path, profile: Profile, schedule: str, cuts: tuple[int, ...], 
     problem = StagedProblem(profile, CLUSTER, stages=len(cuts) + 1, micro_batches=4, schedule=schedule)
     plan = StagedPlan(cuts, devices, micro_batches=4, planner="exact")
     cost = step_cost(problem, plan)
-    write_json(path, plan_document(PlanReport(Result(problem, plan, cost, "feasible"), {}, 96.0, None, 60.0)))
+    result = Result(problem, plan, cost, "feasible")
+    write_json(path, plan_document(PlanReport(**vars(result), single_device_s=96.0, uniform_s=60.0)))
     assert cost.step_s is not None
     return cost.step_s
 

@@ -146,8 +146,7 @@ def price_report(result: Result[ShardingProblem, ShardingPlan], planning_s: Call
     if price.memory_bytes > memory:
         notes = (*notes, f"needs {price.memory_bytes / 1e9:.1f} GB, a device has {memory / 1e9:.1f} GB")
     return ShardingReport(
-        result=result,
-        notes=notes,
+        **{**vars(result), "notes": notes},
         replicated=replicated_price(problem),
         data_parallel=plan_price(problem, parallel) if parallel else None,
         planning_s=planning_s(),

@@ -106,7 +106,7 @@ def evaluate(
     if plan.planner in (UniformPlanner.name, DataParallelPlanner.name):
         results = (*results, result)
     return PlanReport(
-        result=replace(result, bound=bound, notes=(*result.notes, *notes)),
+        **{**vars(result), "bound": bound, "notes": (*result.notes, *notes)},
         simulated_length_s={name: step_under(name, cost, plan.micro_batches) for name in WARM_UPS},
         single_device_s=problem.micro_batches * float(problem.profile.C.sum()),
         data_parallel_s=_data_parallel_s(replace(pipeline, stages=1), results) if tuned is None else tuned[0],

@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_npz("profile.npz", whole)
     for name, cut, first in (("plan", block_end(2), 4), ("inside", block_end(2) + 1, 4), ("unequal", block_end(2), 3)):
         problem, plan = cut_plan(whole, CLUSTER, (cut,), (first,))
-        write_json(f"{name}.json", plan_document(PlanReport(costed(problem, plan), {}, 1.0, None, None)))
+        write_json(f"{name}.json", plan_document(PlanReport(**vars(costed(problem, plan)), single_device_s=1.0)))
     Path("strategy.json").write_text(json.dumps(STRATEGY), encoding="utf-8")
     shared = {**STRATEGY, "strategy": {**STRATEGY["strategy"], "zero": 3}}  # type: ignore[dict-item]
     Path("zero.json").write_text(json.dumps(shared), encoding="utf-8")

@@ -75,7 +75,7 @@ def test_the_default_plan_of_one_problem_is_no_longer_than_that_of_tables(
     options = PlanOptions(stages=stages, micro_batches=16, schedule="1f1b")
     tables = planned(profile, topo, replace(options, planner="tables"))
     best = planned(profile, topo, replace(options, min_gain=0.0))
-    assert best.result.cost.step_s <= tables.result.cost.step_s * (1.0 + 1e-9)
+    assert best.cost.step_s <= tables.cost.step_s * (1.0 + 1e-9)
 
 
 def test_every_stage_of_a_default_plan_holds_work(example: tuple[str, str]) -> None:
@@ -97,7 +97,7 @@ def test_nothing_that_a_report_shows_is_shorter_than_what_it_recommends(example:
     nearly_s = step_s * (1 - MIN_GAIN) * (1 - 1e-9)
     assert report.data_parallel_s is None or report.data_parallel_s >= step_s
     assert report.uniform_s is None or report.uniform_s >= nearly_s
-    assert all(entry.step_s is None or entry.step_s >= nearly_s for entry in report.search_log)
+    assert all(entry.step_s is None or entry.step_s >= nearly_s for entry in report.stages_log)
     for alternative in report.shorter:
         assert alternative.step_s < step_s
         assert alternative.requires
@@ -371,6 +371,6 @@ def test_no_competing_schedule_that_is_printed_is_shorter_than_the_recommendatio
         needs_no_more = cost.memory_bytes.max() <= report.cost.memory_bytes.max()
         least_s = report.cost.step_s * (1.0 if needs_no_more else 1.0 - MIN_GAIN)
         assert step_s >= least_s * (1 - 1e-9) or step_s in named
-    for entry in report.search_log:
+    for entry in report.stages_log:
         assert entry.schedule in COMPETING
         assert not entry.chosen or entry.step_s == report.cost.step_s
