@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (822, 5),
     "planners/staged": (3_334, 19),
-    "planners/strategies": (3_180, 15),
+    "planners/strategies": (3_172, 15),
     "plots": (1_249, 9),
     "requests": (2_499, 15),
     "rl": (960, 9),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_776, "files": 432, "compiled": 75, "numbers": 258}
+TOTALS = {"lines": 76_768, "files": 432, "compiled": 75, "numbers": 258}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

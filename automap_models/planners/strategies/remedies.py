@@ -17,7 +17,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import holds_state, least_in_flight
 from automap_models.planners.strategies.grid import Grid, Subspace
-from automap_models.planners.strategies.planner import StrategiesPlanner, any_subspace, is_trained
+from automap_models.planners.strategies.planner import StrategiesPlanner, any_subspace
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 
 Change = tuple[str, StrategyProblem]
@@ -112,37 +112,29 @@ def _proven_of_both(
     return replace(other, bound=result.bound if all(bounds) else None, status="feasible")
 
 
-def remedies(changes: Iterable[Change], watch: Watch = SILENT, deadline: Deadline = NEVER) -> Iterator[Remedy]:
-    """Those of some changes with which something fits."""
+def remedies(
+    changes: Iterable[Change],
+    watch: Watch = SILENT,
+    deadline: Deadline = NEVER,
+    config: StrategiesConfig = TRIAL,
+) -> Iterator[Remedy]:
+    """Those of some changes with which something fits, by searches that go so far."""
     for change, changed in changes:
         watch(Progress(f"trying {change}"))
         with suppress(BadInput):
-            cost = _tried(changed, deadline)
+            cost: Estimate | None = StrategiesPlanner(config).solve(_of_one_sample(changed), deadline=deadline).cost
             if cost is not None:
                 yield Remedy(change, cost)
 
 
-def _tried(changed: StrategyProblem, deadline: Deadline) -> Estimate | None:
-    """The best strategy found of a micro-batch of one sample, unless that is given: what does not fit with one sample
-    does not with more. Where the search comes to none, one of the emptiest, if that fits; else None."""
-    problem, within = _of_one_sample(changed), changed.within
-    result = StrategiesPlanner(TRIAL).solve(problem, deadline=deadline)
-    if result.plan is not None or result.status == "infeasible":
-        found: Estimate | None = result.cost
-        return found
-    least = emptiest(problem)
-    if least is None or not problem.fits(least):
-        return None
-    return least if within is None or is_trained(problem, least.strategy, within) else None
-
-
 def _of_one_sample(problem: StrategyProblem) -> StrategyProblem:
+    """The problem with a micro-batch of one sample, unless that is given: what does not fit so does not with more."""
     return replace(problem, fixed={"micro_batch": 1, **problem.fixed}, shared=problem.costs)
 
 
 def first_remedy(changes: Sequence[Change], watch: Watch = SILENT, deadline: Deadline = NEVER) -> Remedy | None:
-    """The first of some changes with which something fits, where it does with all later ones, too: by bisection, in
-    which one of the emptiest strategies answers for all."""
+    """The first of some changes with which a search finds what fits, where it does with all later ones, too: from the
+    first one on with which one of the emptiest strategies does, by bisection."""
 
     def fits(changed: StrategyProblem) -> bool:
         problem = _of_one_sample(changed)
@@ -152,7 +144,7 @@ def first_remedy(changes: Sequence[Change], watch: Watch = SILENT, deadline: Dea
     if not changes or not fits(changes[-1][1]):
         return None
     first = bisect_left(changes, True, hi=len(changes) - 1, key=lambda change: fits(change[1]))
-    return next(remedies(changes[first:], watch, deadline), None)
+    return next(remedies(changes[first:], watch, deadline, QUICK), None)
 
 
 def without_reserve(problem: StrategyProblem) -> Iterator[Change]:
