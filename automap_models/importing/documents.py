@@ -73,7 +73,7 @@ def parse(text: str, ending: str, where: str) -> Document:
     Raises:
         BadInput: it is not valid, or no mapping.
     """
-    do = "give a script, or a configuration of a program that `automap doctor --help` lists"
+    do = "give a script, or a configuration of a program that the help of `automap doctor` lists"
     if ending == ".json":
         values: object = decode_json(text.encode(), dict[str, Any], where=where, do=do)
     elif ending in YAML:

@@ -53,7 +53,7 @@ def _read(path: Path, text: str, ending: str, variables: Mapping[str, str], voca
         return deepspeed.read(document.values, str(path))
     target = table.table_of(document)
     if target is None:
-        do = "give a configuration of a program that `automap doctor --help` lists, or a script of Megatron"
+        do = "give a configuration of a program that the help of `automap doctor` lists, or a script of Megatron"
         raise BadInput("is of no program that is known", do=do)
     return table.read(document, target, path, vocabulary)
 

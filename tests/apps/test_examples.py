@@ -52,8 +52,7 @@ def test_there_is_a_file_for_each_command_and_each_row_and_no_other() -> None:
     assert dict(COMMAND.findall(README)) == {key: f"{key}_v100.npz" for key in PARAMETERS}
     assert {row[0] for row in ROW.findall(README)} == {f"{key}_v100" for key in PARAMETERS}
     assert {path.name for path in EXAMPLES.iterdir()} == {
-        "README.md",
-        "sweep.yaml",
+        *("README.md", "sweep.yaml", "notebooks"),
         *(f"{key}_v100.npz" for key in PARAMETERS),
     }
 

@@ -33,7 +33,7 @@ PYTHON_ONLY = ("api.py", "cost/strategy.py")
 OPTIONS_OF_OTHERS = (
     *("export/megatron.py", "export/galvatron.py", "export/torch_split_spec.py", "export/launch.py"),
     *("importing/megatron.py", "importing/megatron_arguments.py", "importing/megatron_model.py"),
-    "importing/megatron_rewrite.py",
+    *("importing/megatron_rewrite.py", "importing/config_arguments.py", "importing/overrides.py"),
     "serve/copies.py",
 )
 """Modules whose texts are options of the frameworks that plans are exported to, or that files are read of, and commands
