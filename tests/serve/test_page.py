@@ -204,6 +204,7 @@ COPIES = {
     "torch-csv": "0F0",
     "torchtitan": "pipeline_parallel_degree=2",
     "megatron": "--tensor-model-parallel-size 2",
+    "megatron-bridge": "tensor_model_parallel_size: 2",
     "deepspeed": "num_pp=2, num_mp=2, num_dp=2",
     "galvatron": '"pp_deg": 2',
 }
@@ -386,9 +387,9 @@ def test_the_rules_of_accessibility_are_kept(page: Page, scheme: str, width: int
     page.copy("command")
     page.wait(lambda: page.one("#sizes").is_displayed() and page.one("#compared").is_displayed(), 120)
     page.script(axe)
-    found = page.driver.execute_async_script(AXE)
-    assert len(found["passes"]) > 20
-    assert found["violations"] == []
+    report = page.driver.execute_async_script(AXE)
+    assert len(report["passes"]) > 20
+    assert report["violations"] == []
 
 
 def test_a_page_in_files_prices_copies_and_knows_the_best(driver: Any, written: str) -> None:

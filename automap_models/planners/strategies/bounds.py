@@ -57,8 +57,8 @@ def has_room(costs: RankCosts, recompute: Sequence[int], reserve: FloatArray) ->
         recompute: kinds of recomputation that blocks may have.
         reserve: [S] bytes of each device that are left free.
     """
-    held = costs.state + costs.saved[:, recompute].min(axis=1)
-    return float(held[list(costs.work.order)].sum()) <= float((costs.room - reserve).sum()) * (1 + SLACK)
+    least_bytes = costs.state + costs.saved[:, recompute].min(axis=1)
+    return float(least_bytes[list(costs.work.order)].sum()) <= float((costs.room - reserve).sum()) * (1 + SLACK)
 
 
 def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:
