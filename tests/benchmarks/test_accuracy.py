@@ -53,6 +53,7 @@ def rows_on_page(benchmark: ModuleType, heading: str) -> list[Sequence[str]]:
     return benchmark.table_rows(benchmark.section(heading, benchmark.PAGE.read_text("utf-8")))  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_no_source_is_priced_worse_than_the_page_says(benchmark: ModuleType, prices: Sequence[Any]) -> None:
     """A fifth worse, and a point: then the clock is mended, or `make accuracy` says so on the page."""
     page = {tuple(row[:3]): row for row in rows_on_page(benchmark, benchmark.CELLS)}

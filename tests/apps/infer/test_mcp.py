@@ -52,6 +52,7 @@ def schema(command: str) -> Draft202012Validator:
     return Draft202012Validator(json.loads((FOLDER / f"{command}.json").read_text("utf-8")))
 
 
+@pytest.mark.slow
 def test_a_client_is_told_what_the_commands_print(capsys: pytest.CaptureFixture[str]) -> None:
     """Its calls go over pipes to a process of their own, whose every line is one of the protocol."""
     priced = {**GIVEN, "tp": 2, "zero": 1, "reserve": ["0=1 GB"]}

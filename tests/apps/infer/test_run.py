@@ -88,6 +88,7 @@ def test_a_run_refuses_what_it_cannot_do_in_one_sentence(folder: Path, capsys: p
     assert "$.stages[1].devices" in refused("run_models:make_model")
 
 
+@pytest.mark.slow
 def test_a_run_prints_its_times_as_json_and_python_s_function_runs_the_same(
     folder: Path, capsys: pytest.CaptureFixture[str], printed: list[str]
 ) -> None:

@@ -34,6 +34,7 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.slow
 def test_one_command_trains_and_its_policy_plans_a_real_profile(tiny_arguments: list[str], tmp_path: Path) -> None:
     """The paper's network, because it is exported in seconds."""
     flat = ("agent=paper", "agent.size.hidden=16", "env.max_devices=24", "export=true", "out=run")
