@@ -236,9 +236,11 @@ def market_split(rows: int, columns: int) -> Program:
 
 def test_ctrl_c_stops_cp_sat_at_once_and_python_hears_the_next_one() -> None:
     """CP-SAT's own handler left the signal to the operating system afterwards: the next Ctrl-C killed the process."""
+    program = market_split(5, 40)
+    solve_program(program, Deadline(0.1))  # imports OR-Tools, which may take longer than until the signal comes
     begin_s = time.monotonic()
-    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    answer = solve_program(market_split(5, 40), Deadline(60.0))
+    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    answer = solve_program(program, Deadline(60.0))
     assert answer.columns is not None
     assert time.monotonic() - begin_s < 30  # half of its time
     with pytest.raises(KeyboardInterrupt):
