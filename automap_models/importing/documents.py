@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 from automap_models.errors import BadInput
-from automap_models.formats.schema import decode_json, parse_yaml
+from automap_models.formats.schema import LARGEST_YAML_BYTES, decode_json, parse_yaml, read_bytes
 
 Values = dict[str, Any]
 Path = tuple[str, ...]
@@ -65,6 +65,18 @@ def tables() -> Mapping[str, Any]:
     """What is known of the keys of each program: tables.yaml."""
     lists: Mapping[str, Any] = yaml.safe_load(File(__file__).with_name("tables.yaml").read_text("utf-8"))
     return lists
+
+
+def text_of(path: File) -> str:
+    """What a file says.
+
+    Raises:
+        BadInput: it cannot be read, is too large for a configuration, or no text.
+    """
+    try:
+        return read_bytes(path, LARGEST_YAML_BYTES).decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadInput("is no text", where=str(path), do="give a script, TOML, JSON or YAML") from None
 
 
 def parse(text: str, ending: str, where: str) -> Document:

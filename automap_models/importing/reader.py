@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from automap_models.errors import BadInput
-from automap_models.formats.schema import LARGEST_YAML_BYTES, located, read_bytes
+from automap_models.formats.schema import located
 from automap_models.importing import deepspeed, documents, megatron, overrides, table, torchtitan
 from automap_models.importing.setting import Setting
 from automap_models.resources import is_file
@@ -31,11 +31,7 @@ def read_setting(what: str, variables: Mapping[str, str], vocabulary: int | None
             raise BadInput("is neither a file nor a command line", where=what[:60], do=do)
         with located("the command line"):
             return _command(what, variables, vocabulary)
-    try:
-        text = read_bytes(path, LARGEST_YAML_BYTES).decode("utf-8")
-    except UnicodeDecodeError:
-        raise BadInput("is no text", where=what, do="give a script, TOML, JSON or YAML") from None
-    ending = path.suffix.lower()
+    text, ending = documents.text_of(path), path.suffix.lower()
     try:
         return _read(path, text, ending, variables, vocabulary)
     except BadInput as error:

@@ -22,8 +22,9 @@ from automap_models.errors import BadInput
 from automap_models.export.deepspeed import LIMITS as DEEPSPEED
 from automap_models.export.megatron import LIMITS as MEGATRON
 from automap_models.importing import config_arguments, verl
-from automap_models.importing.documents import FALSE, Document, Path, count_at, parse, tables, unread, value_at
+from automap_models.importing.documents import FALSE, Document, Path, count_at, parse, tables, text_of, unread, value_at
 from automap_models.importing.setting import Setting, contradiction
+from automap_models.resources import is_file
 from automap_models.workloads.catalogue import WORKLOADS, canonical
 
 Keys = Mapping[str, Any]
@@ -293,11 +294,11 @@ def _with_deepspeed(setting: Setting, document: Document, table: Mapping[str, An
         inner, place = Document(document.text, value, document.edited), document.line((str(key),))
     else:
         folders = [] if file is None else [File(), *file.absolute().parents]
-        path = next((folder / str(value) for folder in folders if (folder / str(value)).is_file()), None)
+        path = next((folder / str(value) for folder in folders if is_file(folder / str(value))), None)
         if path is None:
             do = "put that file there, or beside this one"
             raise BadInput(f"names {value}, which is not there", where=str(key), do=do)
-        inner = parse(path.read_text("utf-8"), path.suffix.lower(), str(path))
+        inner = parse(text_of(path), ".json", str(path))
     other = read(inner, "deepspeed", None)
     fields = {name: other.fields[name] for name in ("zero", "tp", "offload") if name in other.fields}
     unknown = {name: line for name, line in setting.unread.items() if not name.startswith(str(key))}

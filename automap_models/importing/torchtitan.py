@@ -26,7 +26,7 @@ from automap_models.export.torchtitan import (
     parallelism,
     training,
 )
-from automap_models.importing.documents import Document, Path, Values, count_at, tables, unread, value_at
+from automap_models.importing.documents import Document, Path, Values, count_at, tables, text_of, unread, value_at
 from automap_models.importing.setting import Setting
 from automap_models.importing.table import answers
 from automap_models.workloads.catalogue import canonical
@@ -151,7 +151,7 @@ def _stages(values: Values, pp: int, fields: Mapping[str, Any], file: File) -> d
     layers = [sum(str(part).startswith("layers.") for part in stage) for stage in parts] if parts else None
     if word == BY_ROWS:
         rows, count = file.with_suffix(ROWS_ENDING), fields.get("micro_batches", 1)
-        written = rows.read_text("utf-8") if rows.is_file() else ""
+        written = text_of(rows) if rows.is_file() else ""
         named = [name for name in named if _rows(name, pp, count, vp) == written]
     if not named:
         raise BadInput(f"{word} is not known", where=SCHEDULE, do=f"take one of {', '.join(LIMITS.schedules.values())}")
