@@ -65,10 +65,13 @@ def words(document: Document, target: str, setting: Setting, strategy: Strategy)
         name = argument(path[-1], table)
         section = table["written"].get(".".join(path), table["written"].get(".".join(path[:-1])))
         is_dense = name == "--expert-tensor-parallel-size" and "etp" not in setting.fields
-        if is_dense or before.get(path, "") == value or (section is None and name not in given.words):
+        if is_dense or before.get(path, "") == value:
             continue
-        key = (given.keys or {}).get(name) or f"{section}.{keys.get(name, path[-1])}".lstrip(".")
-        new[tuple(key.split("."))] = value
+        key = (given.keys or {}).get(name)
+        if key is None and section is not None:
+            key = f"{section}.{keys.get(name, path[-1])}".lstrip(".")
+        if key is not None:
+            new[tuple(key.split("."))] = value
     return new
 
 

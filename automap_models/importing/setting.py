@@ -9,11 +9,14 @@ from typing import Any
 from automap_models.core.framework import Limits
 from automap_models.core.strategy import Strategy
 from automap_models.core.tuning import FULL, Training
+from automap_models.core.units import LARGEST
 from automap_models.cost.measured_step import MeasuredModel
 from automap_models.errors import BadInput
 
 Rewrite = Callable[[Strategy], str]
 """Strategy → the text of the file as it says that."""
+COUNTS = ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "micro_batch", "micro_batches", "global_batch")
+"""Fields that count something."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,9 @@ class Setting:
         refusals: what the program refuses at start-up beside its limits, in sentences.
         unread: setting that may matter for time or memory and is not known → where it stands.
         notes: on what is read otherwise than it is written, in sentences.
+
+    Raises:
+        BadInput: a field that counts something is below 1 or above LARGEST.
     """
 
     limits: Limits
@@ -57,6 +63,10 @@ class Setting:
     unread: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in COUNTS:
+            _require_count(self.fields.get(name, 1), name)
+
     def strategy(self, devices: int, **given: Any) -> Strategy:
         """The strategy on so many devices; `given` are fields that the file does not say.
 
@@ -74,11 +84,17 @@ class Setting:
             raise BadInput("is not said", where="`micro_batch`", do="give the samples that a device takes at once")
         micro_batches = fields.pop("micro_batches", 1)
         fields.setdefault("global_batch", fields["dp"] * fields["micro_batch"] * micro_batches)
+        _require_count(fields["global_batch"], "global_batch")
         strategy = Strategy(**fields)
         if strategy.devices != devices:
             what = f"tp {strategy.tp} × cp {strategy.cp} × pp {strategy.pp} × dp {strategy.dp} are {strategy.devices}"
             raise BadInput(f"{what} devices, and there are {devices}", do="let their product be the devices")
         return strategy
+
+
+def _require_count(count: int, name: str) -> None:
+    if not 1 <= count <= LARGEST:
+        raise BadInput(f"is {count}", where=f"`{name}`", do=f"give 1 to {LARGEST:,}")
 
 
 def contradiction(first: str, second: str, one: str, other: str) -> BadInput:

@@ -16,6 +16,8 @@ from automap_models.importing.setting import Setting
 
 ACTOR = ("actor_rollout_ref", "actor")
 MICRO, FORMER = (*ACTOR, "ppo_micro_batch_size_per_gpu"), (*ACTOR, "ppo_micro_batch_size")
+MOST_SAMPLES = 4096
+"""Of a micro-batch that is looked for."""
 TOKENS, DYNAMIC = (*ACTOR, "ppo_max_token_len_per_gpu"), (*ACTOR, "use_dynamic_bsz")
 
 
@@ -26,15 +28,16 @@ def adjusted(setting: Setting, document: Document) -> Setting:
         count_at(values, *path) for path in ((*ACTOR, "ppo_mini_batch_size"), (*ACTOR[:1], "rollout", "n"))
     )
     samples = fields["global_batch"] = (mini or 256) * (responses or 1)
-    shared = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)
+    shared = max(1, fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1))
     dp = max(1, (setting.nodes or 1) * setting.per_node // shared) if setting.per_node else None
     notes = setting.notes
     if value_at(values, *DYNAMIC):
         tokens = (count_at(values, *TOKENS) or 16384) * fields.get("cp", 1)
         most = max(1, tokens // (setting.sequence or tokens))
-        fields["micro_batch"] = max(n for n in range(1, most + 1) if samples // (dp or 1) % n == 0)
+        of_rank = max(1, samples // (dp or 1))
+        fields["micro_batch"] = next(n for n in range(min(most, of_rank, MOST_SAMPLES), 0, -1) if of_rank % n == 0)
         notes += (f"a micro-batch of {tokens} tokens holds {most} samples at their full length",)
-    elif dp and MICRO[-1] not in value_at(values, *ACTOR) and (total := count_at(values, *FORMER)):
+    elif dp and value_at(values, *MICRO) is None and (total := count_at(values, *FORMER)):
         fields["micro_batch"] = max(1, total // dp)
     return replace(setting, fields=fields, notes=notes)
 

@@ -16,6 +16,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Dispatcher, Offload, Precision, Recompute
+from automap_models.core.units import LARGEST
 from automap_models.cost.profile_layers import PRECISIONS
 from automap_models.errors import BadInput
 from automap_models.export.targets import training_limits
@@ -40,7 +41,7 @@ from automap_models.workloads.source import Source, SourceKind, transformer
 
 DTYPES = {precision: dtype for dtype, precision in PRECISIONS.items()}
 """Precision → what layers compute in, where that is not bfloat16."""
-Number = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Number = Annotated[int, Meta(ge=1, le=LARGEST)]
 Numbers = Annotated[tuple[Index, ...], Meta(max_length=4096)]
 Kinds = Annotated[tuple[Recompute, ...], Meta(max_length=4096)]
 

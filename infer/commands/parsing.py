@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from automap_models.core.schedules import WARM_UPS
-from automap_models.core.units import BYTES_PER_S, SECONDS, SHARE, Unit
+from automap_models.core.units import BYTES_PER_S, LARGEST, SECONDS, SHARE, Unit
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, COMPETING, DEFAULT_OBJECTIVE, OBJECTIVES, given
 from automap_models.requests.words import FIELD_OF
@@ -39,9 +39,6 @@ APPLIES: Mapping[str, tuple[SourceKind, ...]] = {
     "link": STEPS,
 }
 """Option → what it can be given for."""
-
-LARGEST = 2**31 - 1
-"""Number given as an argument."""
 
 
 _ALIKE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,44 @@ def test_a_deepspeed_file_that_is_none_is_refused_by_name(
     with pytest.raises(BadInput) as error:
         read_setting(str(path), {})
     assert sentence in error.value.what and "axolotl.yaml" in str(error.value.where)
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        ("tensor_parallel_size: 0", "`tp`"),
+        ("gradient_accumulation_steps: -2", "`micro_batches`"),
+        ("gradient_accumulation_steps: 999999999999999989", "`micro_batches`"),
+    ],
+)
+def test_counts_are_numbers_that_people_give(line: str, where: str, tmp_path: Path) -> None:
+    """0 ended in a division by it, and a prime of eighteen digits looked for its divisors without end."""
+    path = tmp_path / "axolotl.yaml"
+    path.write_text(AXOLOTL.replace("deepspeed: {}\n", line))
+    with pytest.raises(BadInput, match="give 1 to 2,147,483,647") as error:
+        read_setting(str(path), {})
+    assert where in str(error.value.where)
+
+
+VERL = """actor_rollout_ref:
+  model: {path: meta-llama/Llama-3.1-8B}
+  actor:
+    %s
+trainer: {nnodes: 1, n_gpus_per_node: 8}
+"""
+
+
+@pytest.mark.parametrize("actor", ["strategy: fsdp", "ppo_mini_batch_size: 7", "use_dynamic_bsz: true"])
+def test_an_update_of_the_actor_may_say_little(actor: str, tmp_path: Path) -> None:
+    path = tmp_path / "verl.yaml"
+    path.write_text(VERL % actor)
+    assert read_setting(str(path), {}).fields["global_batch"] == (7 if "mini" in actor else 256)
+
+
+def test_a_better_setting_has_no_section_without_a_name(tmp_path: Path) -> None:
+    """`None:` was to be added to verl's file, for an optimizer that it does not name."""
+    path = tmp_path / "verl.yaml"
+    path.write_text(VERL % "strategy: megatron\n    ppo_micro_batch_size_per_gpu: 1\n    ppo_mini_batch_size: 64")
+    setting = read_setting(str(path), {})
+    better = replace(setting.strategy(8), tp=2, dp=4, zero=0, sequence_parallel=False)
+    assert "None:" not in setting.rewrite(better)
