@@ -81,3 +81,12 @@ def test_a_better_setting_has_no_section_without_a_name(tmp_path: Path) -> None:
     setting = read_setting(str(path), {})
     better = replace(setting.strategy(8), tp=2, dp=4, zero=0, sequence_parallel=False)
     assert "None:" not in setting.rewrite(better)
+
+
+def test_llama_factory_adapts_all_matrices_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    """`finetuning_type`, `lora_rank` and `lora_target` are lora, 8 and all in its FinetuningArguments."""
+    path = tmp_path / "sft.yaml"
+    path.write_text("model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\n")
+    training = read_setting(str(path), {}).training
+    assert (training.rank, training.targets) == (8, ("*",))
+    hash(training)  # of which blocks are told apart
