@@ -99,9 +99,14 @@ def parse(text: str, ending: str, where: str) -> Document:
         raise BadInput("is no mapping", where=where, do=do)
     if ending in (".toml", ".py"):
         return listed(values)
-    mappings = dict(_mappings(text))
+    try:
+        mappings, values = dict(_mappings(text)), resolved(values)
+    except RecursionError:
+        raise BadInput("is nested too deeply", where=where, do=do) from None
+    except yaml.YAMLError:  # JSON with characters that YAML has not
+        return listed(values)
     places = {(*path, key): span for path, group in mappings.items() for key, span in group.spans.items()}
-    return Document(text, resolved(values), lambda new: _edited(text, mappings, new), places)
+    return Document(text, values, lambda new: _edited(text, mappings, new), places)
 
 
 def listed(values: Values) -> Document:

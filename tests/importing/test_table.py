@@ -90,3 +90,21 @@ def test_llama_factory_adapts_all_matrices_unless_it_is_told_otherwise(tmp_path:
     training = read_setting(str(path), {}).training
     assert (training.rank, training.targets) == (8, ("*",))
     hash(training)  # of which blocks are told apart
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('{"zero_optimization": {"stage": %s%s}}' % ("[" * 500, "]" * 500), "is nested too deeply"),  # noqa: UP031
+        ('{"train_batch_size": 8, "name": "\x7f\ufffe", "zero_optimization": {"stage": 2}}', None),
+    ],
+)
+def test_json_that_yaml_cannot_read_is_read_or_refused(text: str, sentence: str | None, tmp_path: Path) -> None:
+    """Edits keep lines by YAML's marks, which ended in a traceback."""
+    path = tmp_path / "zero.json"
+    path.write_text(text, encoding="utf-8")
+    if sentence is None:
+        assert read_setting(str(path), {}).fields["zero"] == 2
+        return
+    with pytest.raises(BadInput, match=sentence):
+        read_setting(str(path), {})
