@@ -6,7 +6,7 @@
 
 What is marked slow or thorough is that, whatever it takes. The seconds are in tests/durations.txt, which
 
-    pytest -m "not random" --junitxml=durations.xml -o junit_duration_report=call
+    pytest -m "not random" --junitxml=durations.xml
     python tests/tiers.py durations.xml
 
 writes anew. Of several reports, such as that of the fast tests and that of the others, the last one counts.
@@ -24,7 +24,7 @@ FAST_S, SLOW_S = 0.3, 5.0
 
 
 def durations() -> dict[str, float]:
-    """Test → seconds of its call, of those above FAST_S."""
+    """Test → seconds with its fixtures, of those above FAST_S."""
     lines = (line.split(" ", 1) for line in DURATIONS.read_text(encoding="utf-8").splitlines())
     return {test: float(seconds) for seconds, test in lines}
 
