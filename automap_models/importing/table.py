@@ -189,8 +189,9 @@ def tuned(stated: Mapping[str, Any]) -> Training:
     """What is trained: adapters only where the file says so."""
     adapters = stated.get("lora", True) and stated.get("rank")
     names = ("optimizer", "states", *(("rank", "targets", "quantize") if adapters else ()))
-    given = {name: stated[name] for name in names if name in stated}
-    return Training(**{name: tuple(value) if name == "targets" else value for name, value in given.items()})
+    given: dict[str, Any] = {name: stated[name] for name in names if name in stated}
+    given |= {"targets": tuple(given["targets"])} if "targets" in given else {}
+    return Training(**given)
 
 
 def _narrowed(training: Training, document: Document, table: Mapping[str, Any], fields: Mapping[str, Any]) -> Training:
