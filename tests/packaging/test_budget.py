@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (1_028, 8),
-    "core": (8_037, 37),
+    "automap_models": (965, 8),
+    "core": (8_077, 37),
     "cost": (3_895, 20),
     "envs": (1_508, 12),
     "export": (2_345, 16),
@@ -37,13 +37,13 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (822, 5),
     "planners/staged": (3_334, 19),
-    "planners/strategies": (3_172, 15),
+    "planners/strategies": (3_181, 15),
     "plots": (1_249, 9),
-    "requests": (2_499, 15),
+    "requests": (2_563, 15),
     "rl": (960, 9),
     "serve": (1_115, 9),
     "run": (4_705, 24),
-    "simulate": (1_737, 10),
+    "simulate": (1_736, 10),
     "torch_export": (3_100, 14),
     "workloads": (5_781, 34),
     "zoo": (1, 1),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_806, "files": 432, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 76_855, "files": 432, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
