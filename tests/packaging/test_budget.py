@@ -28,7 +28,7 @@ BUDGET = {
     "envs": (1_508, 12),
     "export": (2_345, 16),
     "formats": (5_298, 21),
-    "importing": (2_136, 15),
+    "importing": (2_139, 15),
     "hlo": (6_921, 36),
     "planners": (844, 6),
     "planners/online": (309, 3),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_855, "files": 432, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 76_858, "files": 432, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
