@@ -306,7 +306,9 @@ def test_a_program_s_name_is_seen_in_full(page: Page) -> None:
         page.show(START, width)
         wide, room = page.script(
             "const s = document.querySelector('select[name=runtime]');"
-            "const c = document.createElement('canvas').getContext('2d'); c.font = getComputedStyle(s).font; return [c.measureText(s.selectedOptions[0].text).width, s.clientWidth]"
+            "const c = document.createElement('canvas').getContext('2d');"
+            "c.font = getComputedStyle(s).font;"
+            "return [c.measureText(s.selectedOptions[0].text).width, s.clientWidth];"
         )
         assert wide + 30 <= room
 
