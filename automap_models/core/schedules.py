@@ -112,7 +112,7 @@ def schedule_family(name: str) -> ScheduleFamily:
 
 DEFAULT_SCHEDULE = "1f1b"
 """What frameworks run unless they are told otherwise."""
-MOST_PASSES = 250_000
+MOST_PASSES = 300_000
 """Forward passes of a schedule that is laid out, which take a kilobyte each; more is a slip of the pen."""
 ROUNDS_SHOWN = 3
 """Rounds of S micro-batches that `repeating_micro_batches` keeps, one more where ranks run in rounds; the warm-up of
