@@ -1,7 +1,7 @@
 """JSON schemas of what `--json` prints; `python tests/json_schemas.py` writes docs/reference/schemas/COMMAND.json.
 
 Documents that are read back have a type in the library (msgspec), from which the schema follows. What is only printed
-is described in json_documents, in the same notation.
+is described in json_documents, and at the end here, in the same notation.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import msgspec
 from json_documents import (
@@ -18,19 +18,14 @@ from json_documents import (
     Doctor,
     Explored,
     Exported,
-    Families,
     Fit,
     Known,
     LinkageGroup,
-    Models,
     Observed,
-    PageFiles,
     Priced,
     ProfileSummary,
     Searched,
-    Served,
     Sweep,
-    Tools,
     VerifiedSharding,
 )
 
@@ -39,6 +34,68 @@ from automap_models.formats.sharding_plan import AxisDocument, TwoAxesDocument
 from automap_models.formats.staged_plan import StagedDocument
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference" / "schemas"
+
+
+class NamedModel(TypedDict):
+    name: str
+    model_type: str
+    parameters: int
+    published: str
+    active: str
+    layers: int | None
+    hidden: int | None
+    source: str
+
+
+class Models(TypedDict):
+    """`automap models`: the models that have a name."""
+
+    schema: Literal[1]
+    kind: Literal["models"]
+    models: list[NamedModel]
+
+
+class Served(TypedDict):
+    """`automap serve`: the address of the page."""
+
+    schema: Literal[1]
+    kind: Literal["serve"]
+    address: str
+
+
+class PageFiles(TypedDict):
+    """`automap serve --static`: the folder, how many strategies it answers for, and bytes of all files."""
+
+    schema: Literal[1]
+    kind: Literal["page"]
+    folder: str
+    strategies: int
+    bytes: int
+
+
+class AgentTool(TypedDict):
+    """A tool, what it does, and the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    input: dict[str, Any]
+
+
+class Tools(TypedDict):
+    """`automap mcp`: what an agent can ask."""
+
+    schema: Literal[1]
+    kind: Literal["mcp"]
+    tools: list[AgentTool]
+
+
+class Families(TypedDict):
+    """`automap models --families`: the values of model_type that a config.json may have."""
+
+    schema: Literal[1]
+    kind: Literal["families"]
+    families: list[str]
+
 
 DOCUMENTS: Mapping[str, tuple[type, ...]] = {
     "infer": (StagedDocument, Sweep),
