@@ -80,13 +80,13 @@ def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str, memory: Val
             return attention(layer, x, c)
         case "w", _:
             assert c.window is not None
-            return attention(layer, x, windowed(c), keys_read(layer.tokens, c.window, c.causal))
+            return attention(layer, x, windowed(c), keys_read(layer.document, c.window, c.causal))
         case "x", _:
             return attention(layer, x, c, source=memory)
         case "s", _:
             assert c.indexer is not None
             indexed(layer, x, c.indexer, x)
-            return attention(layer, x, c, keys_read(layer.tokens, c.indexer))
+            return attention(layer, x, c, keys_read(layer.document, c.indexer))
         case "E", _:
             with layer.module("moe"):
                 return routed(layer, x, c)

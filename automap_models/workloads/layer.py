@@ -93,6 +93,7 @@ class Layer:
         parameters: number of them in each tensor that is trained, with its mark.
         frozen: tensors that are not.
         sums_forward, sums_backward, exchanged, saved_core, context: values, see LayerWork.
+        document: tokens that attention reads at most.
     """
 
     tokens: int
@@ -117,6 +118,7 @@ class Layer:
         self._modules = 0  # bits of those that are being written down
         self._makers: dict[Value, int] = {}  # value of a forward pass → bits of those that make it
         self._results: list[Value] = []  # of those that end
+        self.document = min(self.training.document or self.tokens, self.tokens)
 
     # --- values
 
@@ -135,10 +137,11 @@ class Layer:
         return Value((1, 1, elements), mark, item_bytes or self.item_bytes)
 
     def hold(self, elements: float, mark: Mark, name: str = "other", *, packed: bool = False) -> None:
-        """Have a tensor of parameters, trained or not; `packed` is in 4 bits."""
-        if self.training.trains(name):
+        """Have a tensor of parameters, trained or not, and perhaps a frozen copy of it; `packed` is in 4 bits."""
+        trains = self.training.trains(name)
+        if trains:
             self.parameters.append((elements, mark))
-        else:
+        for _ in range((not trains) + self.training.copied):
             self.frozen.append(self.weights(elements, mark, QUANTIZED_BYTES if packed else 0))
 
     def save(self, *values: Value, for_weights: bool = False) -> None:

@@ -23,12 +23,12 @@ import pytest
 
 BUDGET = {
     "automap_models": (1_028, 8),
-    "core": (8_037, 37),
-    "cost": (3_895, 20),
+    "core": (8_097, 37),
+    "cost": (3_906, 20),
     "envs": (1_508, 12),
     "export": (2_345, 16),
     "formats": (5_298, 21),
-    "importing": (2_136, 15),
+    "importing": (2_145, 15),
     "hlo": (6_921, 36),
     "planners": (844, 6),
     "planners/online": (309, 3),
@@ -39,21 +39,21 @@ BUDGET = {
     "planners/staged": (3_334, 19),
     "planners/strategies": (3_172, 15),
     "plots": (1_249, 9),
-    "requests": (2_499, 15),
+    "requests": (2_519, 15),
     "rl": (960, 9),
     "serve": (1_115, 9),
     "run": (4_705, 24),
-    "simulate": (1_737, 10),
+    "simulate": (1_739, 10),
     "torch_export": (3_100, 14),
-    "workloads": (5_781, 34),
+    "workloads": (5_810, 34),
     "zoo": (1, 1),
-    "infer": (6_006, 37),
+    "infer": (6_013, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_806, "files": 432, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 76_944, "files": 432, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
