@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from automap_models.core.strategy import TransformerShape
-from automap_models.core.sublayer_sizes import Indexer, Latent, Mixture, Recurrence, Rotary, Window
+from automap_models.core.sublayer_sizes import Compressed, Indexer, Latent, Mixture, Recurrence, Rotary, Window
 from automap_models.errors import BadInput
 from automap_models.hlo.block_labels import BlockStack
 
@@ -94,6 +94,8 @@ class DecoderConfig(Dropouts):
         gated_heads: whether a number of each head does.
         sinks, keys_as_values: of attention to all tokens, see `Window`.
         latent: attention through a narrow latent; None: plain attention.
+        compressed: attention to means of tokens, which * reads all of, s those of the indexer, and w none; None: plain.
+        streams: of hidden states side by side, of which sublayers read sums (arXiv 2512.24880).
         mixture: of experts in place of feed-forward layers; None: dense.
         dense_layers: with a mixture, the number of blocks before those that have it.
         recurrence: what M stands for in `blocks`.
@@ -150,6 +152,8 @@ class DecoderConfig(Dropouts):
     sinks: bool = False
     keys_as_values: bool = False
     latent: Latent | None = None
+    compressed: Compressed | None = None
+    streams: int = 1
     mixture: Mixture | None = None
     dense_layers: int = 0
     recurrence: Recurrence | None = None

@@ -83,7 +83,7 @@ def keys_read(tokens: int, part: Window | Indexer, causal: bool = True) -> float
     return 2 * window - window**2 / tokens
 
 
-def indexed(layer: Layer, x: Value, c: Indexer, queries: Value) -> None:
+def indexed(layer: Layer, x: Value, c: Indexer, queries: Value, keys: Value | None = None) -> None:
     """The scores of all tokens before by which a query chooses some; their gradients are of the chosen ones.
 
     Tensor parallelism does not divide it. It learns from the weights of attention (arXiv 2512.02556, equations 1 to 4):
@@ -91,14 +91,16 @@ def indexed(layer: Layer, x: Value, c: Indexer, queries: Value) -> None:
 
     Args:
         queries: what its queries are made of.
+        keys: that they choose from; None: one of each token is made of x.
     """
-    tokens, all_keys = layer.tokens, (float(layer.document), FIXED)
-    q, k = turned(layer, layer.dense(queries, c.heads * c.width)), layer.dense(x, c.width)
-    k = turned(layer, layer.norm(k, layer_norm=True))
+    tokens = layer.tokens
+    q = turned(layer, layer.dense(queries, c.heads * c.width))
+    k = turned(layer, layer.norm(layer.dense(x, c.width), layer_norm=True)) if keys is None else keys
+    count = int(layer.document * k.shape[1] / tokens)
+    all_keys, chosen = (float(count), FIXED), (keys_read(count, c), FIXED)
     weights = [layer.dense(x, c.heads) for _ in range(c.weighted)]
-    scores = Value((1, tokens, layer.document), PER_TOKEN, FLOAT32, scores=True)
+    scores = Value((1, tokens, count), PER_TOKEN, FLOAT32, scores=True)
     times, rows, deep = (1.0, Mark.SAMPLES), (c.heads * tokens, Mark.TOKENS), (c.width, FIXED)
-    chosen = (keys_read(layer.document, c), FIXED)
     layer.product(FORWARD, (times, rows, all_keys, deep), scores, q, k, *weights, core=True)
     layer.memory(FORWARD, scores, scores, core=True)
     layer.product(INPUT, (times, rows, deep, chosen), q, k, scores, core=True)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from automap_models.core.model_work import LayerWork, Mark, ModelWork, SharedWork
 from automap_models.core.tuning import ALL, FULL, LayerTraining, Training
 from automap_models.errors import BadInput
+from automap_models.workloads.compressed import collapsed, widened
 from automap_models.workloads.decoder_blocks import Places, Trainings, block_of, decoder_block
 from automap_models.workloads.encoder_decoder import encoder_decoder
 from automap_models.workloads.ends import class_logits, classified, embedded, hidden_states, predictions
@@ -130,7 +131,11 @@ def _decoder(config: DecoderConfig, first: Layer, last: Layer, of_blocks: Traini
     for _ in range(config.predicting_layers):
         states, embedding = (last.norm(last.value(config.width), layer_norm=False) for _ in range(2))
         x_next = last.dense(last.value(states.width + embedding.width), config.width)
-        x_next = block_of(last, x_next, config, "*E" if config.mixture else "*-")
+        if config.streams > 1:
+            x_next = widened(last, x_next, config.streams)
+        x_next = block_of(last, x_next, config, "w*"[not config.compressed] + ("E" if config.mixture else "-"))
+        if config.streams > 1:
+            x_next = collapsed(last, x_next, config.streams, mixes=False)
         class_logits(last, last.norm(x_next, layer_norm=not config.root_mean_square), config, tied=True)
     return x, _decoder_blocks(config, first.tokens, first.dtype, of_blocks)
 
@@ -151,7 +156,7 @@ def _t5(config: T5Config, first: Layer, last: Layer, of_blocks: Trainings) -> tu
 
 def _decoder_blocks(c: DecoderConfig, sequence: int, dtype: str, of_blocks: Trainings) -> Places:
     """Of a decoder; alike ones are one object."""
-    alike = c.window is None or (c.window.tokens >= sequence and windowed(c) == c)
+    alike = not c.compressed and (c.window is None or (c.window.tokens >= sequence and windowed(c) == c))
     kinds = [kind.replace("w", "*") if alike else kind for kind in c.sublayers]
     trained = list(zip(kinds, of_blocks, strict=True))
     blocks = {kind: decoder_block(c, kind[0], sequence, dtype, kind[1]) for kind in dict.fromkeys(trained)}
