@@ -242,6 +242,9 @@ class Limits:
             return Objection(f"{self.name} has no layers of multi-token prediction, and {shape.name} has some", do)
         if not shape.tower_heads:
             return None
+        if shape.outputs and not self.any_training:
+            what = f"{self.name} has no models that compare texts with images, as {shape.name} does"
+            return Objection(what, "take deepspeed, or give `images` 0")
         if self.tower is None:
             do = "take megatron or deepspeed, or give `images` 0"
             return Objection(f"{self.name} has no models with a tower of images, as {shape.name} is one", do)

@@ -129,16 +129,18 @@ def family_of(kind: object, architectures: object) -> str | None:
 def nearest_family(values: Mapping[str, Any]) -> tuple[str | None, list[str]]:
     """The family that reads all keys of a file, and has all that it needs there: llama, or the smallest.
 
-    Recurrences are read by their name alone: the keys of Mamba are read by Mamba-2, too, and mean another layer.
+    Recurrences are read by their name alone: the keys of Mamba are read by Mamba-2, too, and mean another layer. So are
+    attention to compressed tokens and models that compare texts with images, which need few keys.
 
     Returns:
         the family; where there is none, None and the keys that are not read by the one that reads most.
     """
+    by_name = {"state", "few", "outputs"}
     keys = {key for key, value in values.items() if value not in _OFF} - NEUTRAL - {"quantization_config"}
     unread = {
         name: keys - keys_of(family)
         for name, family in families().items()
-        if family.record == "decoder" and "state" not in family.keys and family.is_complete(values)
+        if family.record == "decoder" and not by_name & {*family.keys} and family.is_complete(values)
     }
     if not unread:
         return None, []

@@ -220,7 +220,7 @@ class FamilySizes(dict[str, Any]):
         standard = tuple("*E" if i >= dense_layers else "*-" for i in range(self["layers"]))
         return DecoderConfig(
             positions=positions,
-            classes=self.classes,
+            classes=self.pop("outputs", None) or (width if self.get("temperatures") else self.classes),
             embedding_scale=width**0.5 if self.pop("scaled_embedding", False) else 1.0,
             score_scale=None if score_width is None else score_width**-0.5,
             latent=latent,

@@ -30,9 +30,13 @@ def predictions(layer: Layer, c: DecoderConfig) -> None:
     if c.predictor:
         x = layer.activation(layer.dense(x, c.embedding_width or c.width, bias=c.predictor == "biased"))
         x = layer.norm(x, layer_norm=not c.root_mean_square)
+    if c.temperatures:
+        x = layer.value(c.width, rows=1)
     logits = class_logits(layer, x, c, tied=c.ties)
-    if c.head_bias and c.classes is None:
+    if c.head_bias and (c.classes is None or c.temperatures):
         layer.bias(logits)
+    for _ in range(c.temperatures):
+        layer.hold(1, FIXED, "bias")
 
 
 def class_logits(layer: Layer, x: Value, c: DecoderConfig, *, tied: bool) -> Value:

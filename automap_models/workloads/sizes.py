@@ -90,6 +90,8 @@ class DecoderConfig(Dropouts):
         predictor: a product, an activation and a norm before the output matrix (arXiv 1810.04805); None: none of them.
         head_bias: whether the output matrix has a bias.
         classes: columns of the output matrix of a model that classifies, which is not tied; None: the vocabulary's.
+        temperatures: numbers of a loss that compares texts with images, whose output matrix reads one token of each
+            (arXiv 2103.00020, section 2.3); 0: it is another one.
         gated_attention: whether a part of the queries' product gates what attention gives (arXiv 2505.06708).
         gated_heads: whether a number of each head does.
         sinks, keys_as_values: of attention to all tokens, see `Window`.
@@ -147,6 +149,7 @@ class DecoderConfig(Dropouts):
     predictor: Literal["plain", "biased"] | None = None
     head_bias: bool = False
     classes: int | None = None
+    temperatures: int = 0
     gated_attention: bool = False
     gated_heads: bool = False
     sinks: bool = False

@@ -104,7 +104,7 @@ def _of_loss(sizes: Transformer, name: str, sequence: int, training: Training) -
         raise BadInput(f"documents of {packed:,} tokens do not fit a sample", where="`packed`", do=do)
     if not packed and loss == "tokens":
         return sizes
-    if not isinstance(sizes, DecoderConfig) or not (sizes.causal or packed):
+    if not isinstance(sizes, DecoderConfig) or sizes.temperatures or not (sizes.causal or packed):
         where, what = ("`packed`", "a decoder or BERT") if packed else ("`loss`", "a decoder")
         raise BadInput(f"is of {what}, and {name} is none", where=where, do="leave it out")
     tower = sizes.tower and replace(sizes.tower, images=training.sequences * sizes.tower.images)

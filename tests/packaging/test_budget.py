@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (1_028, 8),
-    "core": (8_115, 37),
+    "core": (8_118, 37),
     "cost": (3_906, 20),
     "envs": (1_508, 12),
     "export": (2_345, 16),
@@ -45,7 +45,7 @@ BUDGET = {
     "run": (4_705, 24),
     "simulate": (1_739, 10),
     "torch_export": (3_100, 14),
-    "workloads": (5_956, 35),
+    "workloads": (5_978, 35),
     "zoo": (1, 1),
     "infer": (6_013, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_108, "files": 433, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 77_133, "files": 433, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
