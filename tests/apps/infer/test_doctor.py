@@ -178,11 +178,11 @@ def test_documents_that_share_a_sample_are_priced_by_their_length(
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     text = "base_model: m\nsequence_len: 1024\nsample_packing: true\ngradient_checkpointing: true\n"
     (tmp_path / "sft.yaml").write_text(text)
-    asked = (str(tmp_path / "sft.yaml"), "--model", str(tmp_path / "config.json"), "--gpus", "1xh100")
-    _, whole = answered(capsys, *asked)
-    code, packed = answered(capsys, *asked, "--packed", "64")
-    assert code == 0 and "--packed" in " ".join(whole["notes"]) and "--packed" not in " ".join(packed["notes"])
-    assert packed["current"]["step_s"] < whole["current"]["step_s"]
+    arguments = (str(tmp_path / "sft.yaml"), "--model", str(tmp_path / "config.json"), "--gpus", "1xh100")
+    _, long = answered(capsys, *arguments)
+    code, packed = answered(capsys, *arguments, "--packed", "64")
+    assert code == 0 and "--packed" in " ".join(long["notes"]) and "--packed" not in " ".join(packed["notes"])
+    assert packed["current"]["step_s"] < long["current"]["step_s"]
     given: dict[str, Any] = {"recompute": "full", "global_batch": 1, "runtime": "fsdp", "states": "bf16", "packed": 64}
     priced = am.price(str(tmp_path / "config.json"), gpus="1xh100", sequence=1024, **given)
     assert packed["current"]["step_s"] == pytest.approx(priced.step_s)
