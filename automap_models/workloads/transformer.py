@@ -38,6 +38,9 @@ from automap_models.workloads.sublayers import (
 )
 from automap_models.workloads.tower import image_encoder, tower_layers
 
+Stacked = DecoderConfig | T5Config | Seq2SeqConfig | ImageConfig
+"""Sizes of what has layers of its own: BERT's are of a decoder."""
+
 
 def model_work(config: Architecture, name: str, sequence: int, dtype: str, training: Training = FULL) -> ModelWork:
     """The work of a transformer by layers.
@@ -92,7 +95,7 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str, train
     return ModelWork(shape, tuple(layers), order, dtype, of_both_ends, shared, recurrent, training, before)
 
 
-def _of_loss(sizes: Transformer, name: str, sequence: int, training: Training) -> Transformer:
+def _of_loss(sizes: Stacked, name: str, sequence: int, training: Training) -> Stacked:
     """The sizes of what is trained by a loss on samples of so many tokens: of two sequences, which have images each.
 
     Raises:

@@ -45,7 +45,7 @@ BUDGET = {
     "run": (4_708, 24),
     "simulate": (1_739, 10),
     "torch_export": (3_100, 14),
-    "workloads": (5_978, 35),
+    "workloads": (5_981, 35),
     "zoo": (1, 1),
     "infer": (6_013, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_071, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_156, "files": 433, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 77_159, "files": 433, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
