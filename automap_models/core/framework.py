@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 from automap_models.core.strategy import (
@@ -242,6 +242,9 @@ class Limits:
             return Objection(f"{self.name} has no layers of multi-token prediction, and {shape.name} has some", do)
         if not shape.tower_heads:
             return None
+        if shape.outputs and not self.any_training:
+            what = f"{self.name} has no models that compare texts with images, as {shape.name} does"
+            return Objection(what, "take deepspeed, or give `images` 0")
         if self.tower is None:
             do = "take megatron or deepspeed, or give `images` 0"
             return Objection(f"{self.name} has no models with a tower of images, as {shape.name} is one", do)
@@ -253,8 +256,8 @@ class Limits:
         )
 
     def training_objection(self, facts: ModelFacts) -> Objection | None:
-        """To adapters, frozen layers and other optimisers."""
-        if self.any_training or facts.training.is_full:
+        """To adapters, frozen layers, other optimisers and losses; which documents share a sample is the data's."""
+        if self.any_training or replace(facts.training, packed=0).is_full:
             return None
         what = f"a configuration of {self.name} says nothing of {facts.training}"
         return Objection(what, "take deepspeed, where these are your own code, or train all by adamw")

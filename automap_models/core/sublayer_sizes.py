@@ -39,6 +39,24 @@ class Latent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compressed:
+    """Attention of one head of keys to a window and to means of tokens before, as DeepSeek-V4 has it (its report, 2.3).
+
+    Attributes:
+        query_rank: width of the latent of the queries.
+        groups: of heads, each of which becomes a latent of what attention gives.
+        rank: width of such a latent.
+        few, many: tokens of a mean where queries choose some of them, and where they read all.
+    """
+
+    query_rank: int
+    groups: int
+    rank: int
+    few: int = 4
+    many: int = 128
+
+
+@dataclass(frozen=True, kw_only=True)
 class Window:
     """Attention that reads a part of the tokens before, by what is different from that which reads all.
 

@@ -18,21 +18,36 @@ gradients of weights, and saves no inputs of theirs; layers before the first one
 
 With states in bf16 moments of more than a byte are halved, and 16-bit weights have no fp32 copy: these are trained
 themselves, as torchtune does. Else that copy, 4 bytes, stands beside the moments.
+
+    loss      a sample                           beside the model that is trained
+    tokens    a sequence, which several          nothing
+              documents may share
+    dpo       a chosen and a rejected sequence   a frozen copy of it, which runs forward (2305.18290, equation 7); with
+                                                 adapters it is the model itself, with these switched off
+    pairs     the same                           nothing: ORPO (2403.07691), SimPO, and DPO whose reference ran before
+    reward    the same                           nothing; one number is in place of the vocabulary (2203.02155,
+                                                 equation 1)
+
+Attention reads the document, or the one of both sequences, that a token is of. Documents are as if all were as long:
+where they are not, the length that costs as much is the sum of squares of their lengths over the sum of their lengths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, get_args
 
+from automap_models.core.units import LARGEST
 from automap_models.errors import BadInput
 
 Optimizer = Literal["adamw", "adamw-8bit", "adafactor", "sgd", "muon", "lion"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 States = Literal["fp32", "bf16"]
 STATES: tuple[States, ...] = get_args(States)
+Loss = Literal["tokens", "dpo", "pairs", "reward"]
+LOSSES: tuple[Loss, ...] = get_args(Loss)
 MOMENT_BYTES = {"adamw": 8.0, "adamw-8bit": 2.03125, "adafactor": 0.0, "sgd": 4.0, "muon": 4.0, "lion": 4.0}
 """Of a parameter, in fp32."""
 QUANTIZED_BYTES = 0.5 + 0.127 / 8
@@ -51,6 +66,8 @@ class LayerTraining(NamedTuple):
         targets: patterns of the matrices that have one.
         quantized: whether frozen matrices are in 4 bits.
         backward: whether gradients go through it: it, or a layer before it, is trained.
+        document: tokens that attention reads at most; None: all of a sample.
+        copied: whether there is a frozen copy of it, too.
     """
 
     frozen: tuple[str, ...] = ()
@@ -58,6 +75,8 @@ class LayerTraining(NamedTuple):
     targets: tuple[str, ...] = ()
     quantized: bool = False
     backward: bool = True
+    document: int | None = None
+    copied: bool = False
 
     def trains(self, name: str) -> bool:
         """Whether a matrix is trained."""
@@ -82,6 +101,8 @@ class Training:
         rank: of adapters beside frozen matrices of all blocks; 0 is none.
         targets: patterns of the matrices that have one.
         quantize: whether the frozen matrices of blocks are in 4 bits.
+        loss: one of LOSSES.
+        packed: tokens of each of the documents that share a sample; 0: a sample is one.
 
     Raises:
         BadInput: a name or a pattern that nothing has, or fields that contradict one another.
@@ -93,15 +114,20 @@ class Training:
     rank: int = 0
     targets: tuple[str, ...] = ("*",)
     quantize: bool = False
+    loss: Loss = "tokens"
+    packed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, values in (("optimizer", self.optimizer, OPTIMIZERS), ("states", self.states, STATES)):
-            if value not in values:
+        for name, values in (("optimizer", OPTIMIZERS), ("states", STATES), ("loss", LOSSES)):
+            if (value := getattr(self, name)) not in values:
                 raise BadInput(f"{value!r} is none", where=f"`{name}`", do=f"choose from {', '.join(values)}")
         if self.quantize and not self.rank:
             raise BadInput("trains nothing without adapters", where="`quantize`", do="give `lora`, too")
         if self.rank and self.freeze:
             raise BadInput("all but the adapters is frozen with `lora`", where="`freeze`", do="leave it out")
+        if self.packed and (self.loss != "tokens" or not 1 <= self.packed <= LARGEST):
+            what = f"is {self.packed}" if self.loss == "tokens" else f"a sample of {self.loss} is a pair of sequences"
+            raise BadInput(what, where="`packed`", do="give tokens of a document, for samples of several")
         for pattern in self.targets:
             _require_matrix(pattern, "`lora`")
 
@@ -121,11 +147,37 @@ class Training:
 
     @property
     def is_full(self) -> bool:
-        """Whether all is trained by AdamW in fp32, as frameworks do unless they are told otherwise."""
+        """Whether all is trained by AdamW in fp32, on samples of one document."""
         return self == FULL
 
-    def layers(self, blocks: int, tied: bool, tower: bool = False) -> list[LayerTraining]:
+    @property
+    def trains_all(self) -> bool:
+        """Whether all is trained by AdamW in fp32, whatever a sample is."""
+        return replace(self, loss="tokens", packed=0).is_full
+
+    @property
+    def sequences(self) -> int:
+        """Of a sample."""
+        return 1 if self.loss == "tokens" else 2
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether a model that is not trained runs forward, too."""
+        return self.loss == "dpo"
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether that has weights of its own."""
+        return self.has_reference and not self.rank
+
+    def layers(self, blocks: int, tied: bool, tower: bool = False, document: int | None = None) -> list[LayerTraining]:
         """[L+2] of the embedding, the blocks and the head; before these of a tower, if there is one, and its projector.
+
+        Args:
+            blocks: how many.
+            tied: whether the embedding is the output matrix, too.
+            tower: whether there is one.
+            document: tokens that attention of blocks reads at most; None: all.
 
         Raises:
             BadInput: a pattern matches nothing, nothing is left to train, or a tied embedding is frozen at one end.
@@ -145,9 +197,9 @@ class Training:
             rank = self.rank if place.startswith("block_") else 0
             frozen = ("*",) if self.rank else self._frozen(place)
             backward = backward or rank > 0 or "*" not in frozen
-            layers.append(
-                LayerTraining(frozen, rank, self.targets if rank else (), self.quantize and rank > 0, backward)
-            )
+            targets, quantized = self.targets if rank else (), self.quantize and rank > 0
+            of_text = None if place in before else document
+            layers.append(LayerTraining(frozen, rank, targets, quantized, backward, of_text, self.has_copy))
         if not backward:
             raise BadInput("nothing is left to train", where="`freeze`", do="leave a layer out")
         if tied and layers[len(before)].trains("embedding") != layers[-1].trains("logits"):
@@ -179,7 +231,15 @@ class Training:
     def __str__(self) -> str:
         """`adapters of rank 16 beside q, v, adamw-8bit with states in bf16`; or what is frozen."""
         targets = "all matrices of blocks" if self.targets == ("*",) else ", ".join(self.targets)
-        parts = [f"adapters of rank {self.rank} beside {targets}"] * (self.rank > 0)
+        reference = "adapters off for the reference" if self.rank else "a frozen copy as reference"
+        of_pairs = {
+            "dpo": f"DPO, {reference}",
+            "pairs": "a loss without reference",
+            "reward": "a reward, one number each",
+        }
+        parts = [f"pairs of sequences by {of_pairs[self.loss]}"] if self.loss in of_pairs else []
+        parts += [f"documents of {self.packed:,} tokens"] if self.packed else []
+        parts += [f"adapters of rank {self.rank} beside {targets}"] * (self.rank > 0)
         parts += ["frozen matrices in 4 bits"] * self.quantize
         parts += [f"{', '.join(self.freeze)} frozen"] * bool(self.freeze)
         return ", ".join([*parts, f"{self.optimizer} with states in {self.states}"])

@@ -153,6 +153,9 @@ class LayerCosting:
         boundary_bytes = np.stack([shares.bytes_of(layer.boundary) for layer in layers], axis=1)
         rows = zip(layers, self.recomputed.tolist(), self.again, strict=True)
         times = np.stack([clock.layer(*row) for row in rows], axis=1)
+        if self.work.training.has_reference:  # it runs forward, and of two messages forward one has one back
+            times[..., 0], times[..., 4::2] = 2.0 * times[..., 0], 2.0 * times[..., 4::2]
+            boundary_bytes = boundary_bytes * 1.5
         frozen = np.array([shares.parameters_of(layer.frozen) for layer in layers])
         sized = zip(times, memory, boundary_bytes, strict=True)
         return [KernelCosts(of_size, saved, parameters, sent, frozen) for of_size, saved, sent in sized]
@@ -197,16 +200,19 @@ class LayerCosting:
         weight_bytes, _, _ = self.work.training.parameter_bytes(strategy.precision)
         trained = kernels.parameters * weight_bytes
         gathered_bytes = trained + kernels.frozen_bytes
+        if self.work.training.has_copy:  # half of it is that, which runs at another time
+            gathered_bytes = gathered_bytes / 2
         if strategy.zero == 3:  # weights are gathered forward and backward, and gradients are as large
             pieces = np.where(self.recomputed & backward, self.runtime.gathers_a_layer, 1).tolist()
             scatter = gather = self._gathers_s(groups, trained, pieces)
             if kernels.frozen_bytes.any():  # gathered with the others, and without gradients
                 gather = self._gathers_s(groups, gathered_bytes, pieces)
+            again, gather = gather, gather * (2 if self.work.training.has_copy else 1)
             of_runtime = self.runtime.overlap(self.constants.overlap)
             overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, of_runtime)
             exposed = exposed_s(gather, forward - hidden_context[0], overlap)
             computed = recompute + (inputs + weights - hidden_context[1])[:, None]
-            both = exposed_s((gather + scatter)[:, None], computed, overlap)
+            both = exposed_s((again + scatter)[:, None], computed, overlap)
             times[..., 10], times[..., 11] = exposed[:, None], np.where(backward[:, None], both, 0.0)
             hidden_s = gather - exposed
         return self._with_tower(LayerCosts(times, hidden_s, *kernels[1:], gathered_bytes))

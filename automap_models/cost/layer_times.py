@@ -342,7 +342,12 @@ def _collective_s(seconds: Callable[[float], float], sent_bytes: FloatArray) -> 
     return np.array([seconds(sent) for sent in sent_bytes.ravel().tolist()]).reshape(sent_bytes.shape)
 
 
-def model_flop(kernels: Kernels) -> float:
-    """FLOP of a layer's products for one sample, whole, without recomputation and with the scores that are masked."""
-    products = kernels.kinds == WorkKind.PRODUCT
-    return float(2.0 * kernels.sizes[products].prod(axis=1).sum())
+def model_flop(kernels: Kernels, forwards: int = 1) -> float:
+    """FLOP of a layer's products for one sample, whole, without recomputation and with the scores that are masked.
+
+    Args:
+        kernels: of the layer.
+        forwards: how often the forward pass runs.
+    """
+    products, forward = kernels.kinds == WorkKind.PRODUCT, kernels.passes == WorkPass.FORWARD
+    return float(2.0 * (kernels.sizes.prod(axis=1) * np.where(forward, forwards, 1))[products].sum())

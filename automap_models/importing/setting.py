@@ -41,6 +41,7 @@ class Setting:
         refusals: what the program refuses at start-up beside its limits, in sentences.
         unread: setting that may matter for time or memory and is not known → where it stands.
         notes: on what is read otherwise than it is written, in sentences.
+        documents: `apart` or `together` where several share a sample, `one` where not; empty where nothing says it.
 
     Raises:
         BadInput: a field that counts something is below 1 or above LARGEST.
@@ -63,6 +64,7 @@ class Setting:
     refusals: tuple[str, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    documents: str = ""
 
     def __post_init__(self) -> None:
         for name in COUNTS:

@@ -48,6 +48,9 @@ DEGREES = ("tp", "cp", "pp", "ep", "zero")
 """Fields that a better setting changes only where the file has a key of theirs."""
 FIXED = ("precision", "offload", "global_batch")
 """Fields that no better setting changes."""
+APART = "the documents of a sample are priced as if attention read all of it; `packed` says how long they are"
+OF_DOCUMENTS: Mapping[str, tuple[str, ...]] = {"apart": (APART,), "together": ()}
+"""Setting.documents → notes, in place of those of padding."""
 _SUFFIX = re.compile(r"-(instruct|chat|it|base|hf|v\d+(\.\d+)*|\d+k|\d{4}|bnb|4bit|nf4|bf16|unsloth|abf|preview|text)$")
 
 
@@ -78,6 +81,7 @@ def read(document: Document, target: str, file: File | None = None, vocabulary: 
     left_out, notes = unread(document, target, [*keys, *more, *single, *table.get("sequence", {})])
     if "dp" in table and min(count_at(document.values, *key.split(".")) or 1 for key in table["dp"]) > 1:
         notes.append(GROUPS)
+    documents = training.get("documents", "one" if "documents" in table.get("training", {}) else "")
     nodes, per_node = _devices(document, table)
     setting = Setting(
         limits=LIMITS[table["limits"]],
@@ -101,7 +105,8 @@ def read(document: Document, target: str, file: File | None = None, vocabulary: 
         name="" if setting.model else _name(document, table),
         sequence=setting.sequence or _sequence(document, table),
         unread={**setting.unread, **left_out},
-        notes=(*setting.notes, *notes, *table.get("notes", ())),
+        documents=documents,
+        notes=(*setting.notes, *notes, *OF_DOCUMENTS.get(documents, table.get("notes", ()))),
         nodes=nodes if per_node else setting.nodes,
         per_node=per_node or setting.per_node,
     )
@@ -190,7 +195,9 @@ def _meaning(words: set[str], meanings: Mapping[str, Any], several: bool) -> Any
 def tuned(stated: Mapping[str, Any]) -> Training:
     """What is trained: adapters only where the file says so."""
     adapters = stated.get("lora", True) and stated.get("rank")
-    names = ("optimizer", "states", *(("rank", "targets", "quantize") if adapters else ()))
+    if stated.get("loss") == "dpo":
+        stated = {**stated, "loss": stated.get("preference", "dpo")}
+    names = ("optimizer", "states", "loss", *(("rank", "targets", "quantize") if adapters else ()))
     given: dict[str, Any] = {name: stated[name] for name in names if name in stated}
     given |= {"targets": tuple(given["targets"])} if "targets" in given else {}
     return Training(**given)

@@ -233,6 +233,8 @@ class StrategyRequest(PlanRequest):
         pair = isinstance(sizes, tuple) and len(sizes) == 2 and all(isinstance(n, int) and n > 0 for n in sizes)
         if sizes is not None and not pair:
             raise BadInput(f"is {sizes!r}", where="`devices`", do="give the least and the most number, such as (8, 64)")
+        if self.training.packed and not self.flash:
+            raise BadInput("documents apart need flash kernels", where="`packed`", do="leave `flash` as it is")
         if self.imbalance is not None and not 1.0 <= self.imbalance < math.inf:
             raise BadInput(f"is {self.imbalance:g}", where="`imbalance`", do="give a number from 1 on")
 
@@ -251,6 +253,7 @@ class DoctorRequest:
         model: in place of what the file says; None where that is enough.
         topo: the cluster; None: as many `device` as the file says.
         sequence, vocabulary: tokens of a sample, and of the model, where the file does not say them.
+        packed: tokens of each document where several share a sample.
         fields: those of a strategy that it does not say.
         variables: of a script, that are set outside.
         ignored: settings that are not known, and priced without; all of them under "all".
@@ -262,6 +265,7 @@ class DoctorRequest:
     device: str | Device | None = None
     sequence: int | None = None
     vocabulary: int | None = None
+    packed: int | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
@@ -276,7 +280,7 @@ FIELDS = (
 """Fields of a strategy that are options; `schedule` and `global_batch` are of plans of stages, too."""
 
 
-TRAINING = ("optimizer", "states", "freeze", "lora", "quantize")
+TRAINING = ("optimizer", "states", "freeze", "lora", "quantize", "loss", "packed")
 """Options of `core.tuning.Training`."""
 TRAINING_GOAL = ("tokens", "gpu_hour", "deadline", "mtbf", "checkpoint", "restart")
 """Options of `core.training_run.TrainingGoal`."""

@@ -16,6 +16,7 @@ from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
 from automap_models.importing.reader import read_setting
 from automap_models.importing.setting import Setting
+from automap_models.importing.table import APART
 from automap_models.planners.base import Watch
 from automap_models.planners.options import ExploreOptions
 from automap_models.planners.strategies.compare import Comparisons
@@ -72,6 +73,8 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
     begun_s = time.perf_counter()
     setting = read_setting(request.what, request.variables, request.vocabulary)
     _require_read(request, setting)
+    if request.packed is not None:
+        setting = _packed(setting, request.packed)
     cluster = _cluster(request, setting)
     refusals = list(setting.refusals)
     strategy = _strategy(request, setting, cluster, refusals)
@@ -122,6 +125,19 @@ def _require_read(request: DoctorRequest, setting: Setting) -> None:
         example = names[0].lstrip("-")
         do = f"give `ignore` for each that is to be priced without, such as `ignore` {example}, or `ignore` all"
         raise BadInput(what, where=request.what[:60].partition("\n")[0], do=do)
+
+
+def _packed(setting: Setting, tokens: int) -> Setting:
+    """The same with documents of so many tokens.
+
+    Raises:
+        BadInput: the file says that a sample is one document.
+    """
+    if setting.documents == "one":
+        do = "have the file pack samples, or leave this out"
+        raise BadInput("the file has one document in a sample", where="`packed`", do=do)
+    notes = tuple(note for note in setting.notes if note != APART)
+    return replace(setting, training=replace(setting.training, packed=tokens), notes=notes)
 
 
 def _cluster(request: DoctorRequest, setting: Setting) -> Cluster:

@@ -12,7 +12,6 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.model_work import ModelWork
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
-from automap_models.core.tuning import Training
 from automap_models.export.targets import training_limits
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Watch
@@ -101,7 +100,7 @@ def _fewer_tokens(request: FitRequest, problem: StrategyProblem, watch: Watch) -
     shape = problem.work.facts.shape
     if shape is None or isinstance(request.source.model, ModelWork):
         return
-    tokens = shape.sequence // 2
+    tokens = shape.sequence // request.training.sequences // 2
     while tokens >= LEAST_TOKENS:
         shorter = replace(request, source=replace(request.source, sequence=tokens))
         yield f"take samples of {tokens:,} tokens", strategy_problem(shorter, watch)
@@ -110,11 +109,13 @@ def _fewer_tokens(request: FitRequest, problem: StrategyProblem, watch: Watch) -
 
 def _less_training(request: FitRequest, problem: StrategyProblem, watch: Watch) -> Iterator[Change]:
     """A smaller state of the optimiser, and adapters, of a transformer that is trained as usual."""
-    if not request.training.is_full or problem.work.facts.shape is None or isinstance(request.source.model, ModelWork):
+    training, shape = request.training, problem.work.facts.shape
+    if not training.trains_all or shape is None or isinstance(request.source.model, ModelWork):
         return
-    for change, training in (
-        ("train by `optimizer=adamw-8bit` with `states=bf16`", Training(optimizer="adamw-8bit", states="bf16")),
-        ("train adapters (`lora=16`)", Training(rank=16)),
-        ("train adapters (`lora=16`) beside 4 bits (`quantize`)", Training(rank=16, quantize=True)),
-    ):
-        yield change, strategy_problem(replace(request, training=training), watch)
+    smaller: dict[str, dict[str, Any]] = {
+        "train by `optimizer=adamw-8bit` with `states=bf16`": {"optimizer": "adamw-8bit", "states": "bf16"},
+        "train adapters (`lora=16`)": {"rank": 16},
+        "train adapters (`lora=16`) beside 4 bits (`quantize`)": {"rank": 16, "quantize": True},
+    }
+    for change, fields in smaller.items():
+        yield change, strategy_problem(replace(request, training=replace(training, **fields)), watch)

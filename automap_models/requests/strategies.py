@@ -18,7 +18,7 @@ from automap_models.core.plan import Plan
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, DEFAULT_SCHEDULE, schedule_family
 from automap_models.core.strategy import PARTS, Precision, Strategy, TransformerShape, require_parts
-from automap_models.core.tuning import Training
+from automap_models.core.tuning import FULL, Training
 from automap_models.cost.profile_layers import ProfileWork
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
@@ -212,13 +212,11 @@ def _divided(request: StrategyRequest, watch: Watch) -> tuple[Callable[[str], Mo
 
 def _trained(work: WorkT, training: Training) -> WorkT:
     """The work of a model by another optimiser; what it trains it says itself."""
-    for name in ("freeze", "rank"):
-        if getattr(training, name):
-            where = "`lora`" if name == "rank" else f"`{name}`"
+    for name, option in (("freeze", "freeze"), ("rank", "lora"), ("loss", "loss"), ("packed", "packed")):
+        if getattr(training, name) != getattr(FULL, name):
+            what = "needs the layers of a transformer, and this model says what it trains"
             do = "leave it out, or give the model by its name or its config.json"
-            raise BadInput(
-                "needs the matrices of a transformer, and this model says what it trains", where=where, do=do
-            )
+            raise BadInput(what, where=f"`{option}`", do=do)
     return replace(work, training=training)
 
 

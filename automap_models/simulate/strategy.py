@@ -78,8 +78,10 @@ class StrategyPricing:
         else:
             self.layers = [LayerCosting(work, cluster, kind, runtime) for kind in self.devices]
         self._stages: dict[object, list[StageCosting]] = {}
-        self.flop = sum(work.order.count(i) * model_flop(layer.kernels) for i, layer in enumerate(work.layers))
-        self.flop += sum(part.copies * model_flop(part.layer.kernels) for part in work.tower)
+        counted = [(layer, work.order.count(i)) for i, layer in enumerate(work.layers)]
+        counted += [(part.layer, part.copies) for part in work.tower]
+        forwards = 1 + work.training.has_reference
+        self.flop = sum(count * model_flop(layer.kernels, forwards) for layer, count in counted)
 
     def costs(self, strategy: Strategy) -> StageCosts:
         """The costs of a strategy's stages, of each rank on its slowest devices."""

@@ -50,12 +50,12 @@ _KINDS: dict[Any, str] = {
     Size: "vocabulary width feed_forward head_width context types rank query_rank plain_width rope_width value_width "
     "expert_width max_distance latent state state_head_width key_width kernel chunk window_head_width "
     "window_value_width multiple mel source decoder_feed_forward index_width index_tokens index_block embedding_width "
-    "first second inner result pooled positions",
+    "first second inner result pooled positions head_rank few many outputs",
     Size | list[Size]: "patch image frames merge_side",
     Size | str: "steps_rank",
-    Few: "feed_ratio channels expand",
+    Few: "feed_ratio channels expand streams",
     Heads: "heads kv_heads state_heads key_heads value_heads groups window_heads window_kv_heads index_heads "
-    "position_side decoder_heads",
+    "position_side decoder_heads head_groups",
     Layers: "layers decoder_layers interval mixture_interval",
     Few | list[Few]: "per_token",
     Count: "interval_offset dense_layers shared_experts window_from experts",

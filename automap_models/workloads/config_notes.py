@@ -55,12 +55,12 @@ attention_in_multiplier ssm_multipliers ssm_in_multiplier ssm_out_multiplier mam
 mamba_use_mlp z_loss_coefficient time_step_init_scheme time_step_scale use_mambapy use_associative_scan mixer_rms_eps
 emb_pdrop moe_jitter_eps moe_loss_weight moe_normalize_expert_weights ffn_act_fn embedding_fraction init_device
 norm_type learned_pos_emb attn_impl prefix_lm attn_uses_sequence_id alibi_bias_max softmax_scale
+hc_eps hc_sinkhorn_iters num_hash_layers mlp_layer_types expert_dtype qk_rope_head_dim
 """
-GROUPS = ("sparse_attention_config", "attn_config", "ffn_config")
+GROUPS = ("sparse_attention_config", "attn_config", "ffn_config", "compress_rates")
 """Keys of groups of keys, which are read in their place."""
 UNPRICED = {
     "deberta-v2": "scores of tables of relative positions",
-    "deepseek_v4": "hyper-connections, attention to compressed tokens and routing by hashes",
     "gemma3n_text": "embeddings of each layer, and low-rank residual streams side by side",
     "mllama_text_model": "layers that attend to images",
     "nemotron-nas": "layers of different shapes",
@@ -129,16 +129,18 @@ def family_of(kind: object, architectures: object) -> str | None:
 def nearest_family(values: Mapping[str, Any]) -> tuple[str | None, list[str]]:
     """The family that reads all keys of a file, and has all that it needs there: llama, or the smallest.
 
-    Recurrences are read by their name alone: the keys of Mamba are read by Mamba-2, too, and mean another layer.
+    Recurrences are read by their name alone: the keys of Mamba are read by Mamba-2, too, and mean another layer. So are
+    attention to compressed tokens and models that compare texts with images, which need few keys.
 
     Returns:
         the family; where there is none, None and the keys that are not read by the one that reads most.
     """
+    by_name = {"state", "few", "outputs"}
     keys = {key for key, value in values.items() if value not in _OFF} - NEUTRAL - {"quantization_config"}
     unread = {
         name: keys - keys_of(family)
         for name, family in families().items()
-        if family.record == "decoder" and "state" not in family.keys and family.is_complete(values)
+        if family.record == "decoder" and not by_name & {*family.keys} and family.is_complete(values)
     }
     if not unread:
         return None, []

@@ -62,13 +62,17 @@ def further(
     tower = _tower(decoder, document, options, where)
     if tower is None:
         return replace(decoder, predicting_layers=layers), notes
-    taken = tower.images * tower.image_tokens
+    taken = 0 if decoder.temperatures else tower.images * tower.image_tokens
     pixels = f"{tower.images:,} image{'s' * (tower.images > 1)} of {tower.side:,} x {tower.side:,} pixels"
     if taken > tokens:
         what = f"{pixels} are {taken:,} tokens, and a sample has {tokens:,}"
         if options.images:
             raise BadInput(what, where="`images`", do="give fewer, or a longer `sequence`")
         return replace(decoder, predicting_layers=layers), [*notes, f"no image is priced: {what}"]
+    if decoder.temperatures:
+        notes.append(
+            "the scores of all texts of a step against all its images are left out, and a micro-batch compares its own"
+        )
     notes.append(
         f"a sample has {pixels} (`images`): {tower.patches:,} patches each in a tower of {len(tower.reach)} layers "
         f"on the first rank, {taken:,} of the {tokens:,} tokens"

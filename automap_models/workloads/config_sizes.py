@@ -11,6 +11,7 @@ import msgspec
 from msgspec import NODEFAULT
 
 from automap_models.core.sublayer_sizes import (
+    Compressed,
     GatedDelta,
     Indexer,
     Latent,
@@ -53,7 +54,7 @@ _ACTIVATIONS: dict[str, Activation] = {
 _LETTERS: dict[str | int, str] = {
     **{"attention": "*", "full_attention": "*", "global": "*", "sliding_attention": "w", "chunked_attention": "w"},
     **{"local": "w", "indexed_attention": "s", "minimax_m3_sparse": "s", "mamba": "M", "linear_attention": "M"},
-    **{"mlp": "-", "moe": "E", "conv": "M"},
+    **{"mlp": "-", "moe": "E", "conv": "M", "compressed_sparse_attention": "s", "heavily_compressed_attention": "*"},
 }
 """Hugging Face's word for a sublayer → its letter in `DecoderConfig.blocks`."""
 _SPARSE = {"dense": False, "sparse": True, 0: False, 1: True}
@@ -210,7 +211,7 @@ class FamilySizes(dict[str, Any]):
             self["query_norm"] = "heads"
         rotary = self._rotary()
         latent = None if rotary is None else self._latent(rotary)
-        score_width = self.pop("score_width", None)
+        score_width, compressed = self.pop("score_width", None), self._compressed()
         recurrence, mixture, indexer = self._recurrence(), self._mixture(), self._indexer()
         window = self._window()
         mixers, sparse = self._mixers(window, indexer), self._sparse(mixture)
@@ -219,16 +220,17 @@ class FamilySizes(dict[str, Any]):
         standard = tuple("*E" if i >= dense_layers else "*-" for i in range(self["layers"]))
         return DecoderConfig(
             positions=positions,
-            classes=self.classes,
+            classes=self.pop("outputs", None) or (width if self.get("temperatures") else self.classes),
             embedding_scale=width**0.5 if self.pop("scaled_embedding", False) else 1.0,
             score_scale=None if score_width is None else score_width**-0.5,
             latent=latent,
+            compressed=compressed,
             rotary=None if latent is not None else rotary,
             dense_layers=dense_layers if mixture else 0,
             mixture=mixture if "E" in "".join(blocks) else None,
             recurrence=recurrence,
             blocks=None if blocks == standard else blocks,
-            window=window if "w" in "".join(blocks) else None,
+            window=window if compressed or "w" in "".join(blocks) else None,
             indexer=indexer,
             **self,
         )
@@ -271,6 +273,8 @@ class FamilySizes(dict[str, Any]):
                 return (mixer,) * layers
             return tuple("w" if window and has_window else full for has_window in windows)
         numbered = {0: "*", 1: "w" if window else "s"}
+        if "few" in self:
+            numbered = {0: "w", self.pop("few"): "s", self.pop("many"): "*"}
         letters = [(_LETTERS | numbered).get(word, word) for word in pattern]
         meant = set("*sMB-E" + "w" * has_windows)
         if unread := sorted(str(word) for word, letter in zip(pattern, letters, strict=True) if letter not in meant):
@@ -329,6 +333,18 @@ class FamilySizes(dict[str, Any]):
             return None
         widths = {size: self.pop(size) for size in ("query_rank", "rank", "plain_width", "value_width")}
         return Latent(**widths, rotary=rotary)
+
+    def _compressed(self) -> Compressed | None:
+        """Attention to means of tokens."""
+        if "head_groups" not in self:
+            return None
+        rank, few, many = self.pop("head_rank"), self["few"], self["many"]
+        self.require_divides("head_groups", "heads")
+        if not self["window"]:
+            raise wrong(f"$.{self.key('window')}", self["window"], "1 or more tokens", self.where, "check the file")
+        return Compressed(
+            query_rank=self.pop("query_rank"), groups=self.pop("head_groups"), rank=rank, few=few, many=many
+        )
 
     def _rotary(self) -> Rotary | None:
         """Rotary positions of a share of a head's numbers, which are pairs; none where files do not say a base."""

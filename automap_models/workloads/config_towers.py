@@ -36,8 +36,9 @@ def read_tower(document: Mapping[str, Any], width: int, images: int, where: str)
     vision: dict[str, Any] = document["vision_config"]
     kind, described = str(document.get("model_type")), families("towers.yaml")
     named = re.sub("(_vision)?(_model)?$", "", str(vision.get("model_type")))
-    encoder = next((described[key] for key in (named, kind) if key in described and described[key].stem), None)
-    outer = described.get(kind)
+    dual = f"{kind}_dual"
+    encoder = next((described[key] for key in (dual, named, kind) if key in described and described[key].stem), None)
+    outer = described.get(dual, described.get(kind))
     if encoder is None or outer is None or not outer.projector:
         return None
     read = replace(encoder, keys=encoder.keys | outer.keys, fixed=encoder.fixed | outer.fixed)

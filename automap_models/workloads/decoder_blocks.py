@@ -5,6 +5,7 @@ from __future__ import annotations
 from automap_models.core.model_work import LayerWork
 from automap_models.core.sublayer_sizes import GatedDelta, Mamba, SelectiveScan, ShortConvolution
 from automap_models.core.tuning import ALL, LayerTraining
+from automap_models.workloads.compressed import collapsed, compressed_attention, joined
 from automap_models.workloads.gated_delta import gated_delta
 from automap_models.workloads.layer import FORWARD, Layer, Value
 from automap_models.workloads.mamba import mamba
@@ -30,7 +31,7 @@ def decoder_block(
 ) -> LayerWork:
     """Its sublayers, see `DecoderConfig.blocks`."""
     layer = Layer(sequence, dtype, training)
-    return layer.work(name, [block_of(layer, layer.value(c.width), c, sublayers)], causal=c.causal)
+    return layer.work(name, [block_of(layer, layer.value(c.streams * c.width), c, sublayers)], causal=c.causal)
 
 
 def block_of(layer: Layer, x: Value, c: DecoderConfig, sublayers: str, memory: Value | None = None) -> Value:
@@ -50,14 +51,16 @@ def block_of(layer: Layer, x: Value, c: DecoderConfig, sublayers: str, memory: V
     for number, sublayer in enumerate(sublayers, 1):
         if number == 1 or not c.shared_norm:
             with layer.module(_norm_module(c, sublayer)):
-                read = normed(x, "before")
+                read = normed(x if c.streams == 1 else collapsed(layer, x, c.streams), "before")
         change = _change(layer, read, c, sublayer, memory)
         layer.hand_on(change)
         change = normed(change, "after")
         if c.scaled_changes:
             change = layer.scale(change)
         added += [change, *layer.dropout(change, c.residual_dropout)]
-        if not c.parallel or number == len(sublayers):
+        if c.streams > 1:
+            x, added = joined(layer, x, change), []
+        elif not c.parallel or number == len(sublayers):
             x, added = normed(layer.add(x, *added), "sums"), []
         else:  # all are added at once, and summed among devices at once
             layer.sums_forward[:] = [value for value in layer.sums_forward if value is not change]
@@ -74,19 +77,21 @@ def _norm_module(c: DecoderConfig, sublayer: str) -> str:
 def _change(layer: Layer, x: Value, c: DecoderConfig, sublayer: str, memory: Value | None) -> Value:  # noqa: PLR0911
     """What a sublayer adds to the residual stream."""
     match sublayer, c.recurrence:
+        case "*" | "s" | "w", _ if c.compressed:
+            return compressed_attention(layer, x, c, sublayer)
         case "*" | "s", _ if c.latent:
             return latent_attention(layer, x, c, c.indexer if sublayer == "s" else None)
         case "*", _:
             return attention(layer, x, c)
         case "w", _:
             assert c.window is not None
-            return attention(layer, x, windowed(c), keys_read(layer.tokens, c.window, c.causal))
+            return attention(layer, x, windowed(c), keys_read(layer.document, c.window, c.causal))
         case "x", _:
             return attention(layer, x, c, source=memory)
         case "s", _:
             assert c.indexer is not None
             indexed(layer, x, c.indexer, x)
-            return attention(layer, x, c, keys_read(layer.tokens, c.indexer))
+            return attention(layer, x, c, keys_read(layer.document, c.indexer))
         case "E", _:
             with layer.module("moe"):
                 return routed(layer, x, c)

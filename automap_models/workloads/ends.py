@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from automap_models.core.model_work import Mark
+from automap_models.workloads.compressed import collapsed, widened
 from automap_models.workloads.layer import FIXED, FLOAT32, FORWARD, INPUT, WEIGHT, Layer, Value
 from automap_models.workloads.sizes import DecoderConfig
 from automap_models.workloads.sublayers import TENSOR
@@ -15,20 +16,27 @@ def hidden_states(layer: Layer, c: DecoderConfig, *, again: bool = False) -> Val
     if c.embedding_norm:
         x = layer.norm(x, layer_norm=not c.root_mean_square)
     layer.dropout(x, c.embedding_dropout)
-    return x if width == c.width else layer.dense(x, c.width, bias=True)
+    x = x if width == c.width else layer.dense(x, c.width, bias=True)
+    return x if c.streams == 1 else widened(layer, x, c.streams)
 
 
 def predictions(layer: Layer, c: DecoderConfig) -> None:
     """What is made of what the last block gives."""
-    x = layer.value(c.width)
+    x = layer.value(c.streams * c.width)
+    if c.streams > 1:
+        x = collapsed(layer, x, c.streams, mixes=False)
     if c.final_norm:
         x = layer.norm(x, layer_norm=not c.root_mean_square)
     if c.predictor:
         x = layer.activation(layer.dense(x, c.embedding_width or c.width, bias=c.predictor == "biased"))
         x = layer.norm(x, layer_norm=not c.root_mean_square)
+    if c.temperatures:
+        x = layer.value(c.width, rows=1)
     logits = class_logits(layer, x, c, tied=c.ties)
-    if c.head_bias and c.classes is None:
+    if c.head_bias and (c.classes is None or c.temperatures):
         layer.bias(logits)
+    for _ in range(c.temperatures):
+        layer.hold(1, FIXED, "bias")
 
 
 def class_logits(layer: Layer, x: Value, c: DecoderConfig, *, tied: bool) -> Value:

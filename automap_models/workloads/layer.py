@@ -93,6 +93,7 @@ class Layer:
         parameters: number of them in each tensor that is trained, with its mark.
         frozen: tensors that are not.
         sums_forward, sums_backward, exchanged, saved_core, context: values, see LayerWork.
+        document: tokens that attention reads at most.
     """
 
     tokens: int
@@ -117,6 +118,7 @@ class Layer:
         self._modules = 0  # bits of those that are being written down
         self._makers: dict[Value, int] = {}  # value of a forward pass → bits of those that make it
         self._results: list[Value] = []  # of those that end
+        self.document = min(self.training.document or self.tokens, self.tokens)
 
     # --- values
 
@@ -135,10 +137,11 @@ class Layer:
         return Value((1, 1, elements), mark, item_bytes or self.item_bytes)
 
     def hold(self, elements: float, mark: Mark, name: str = "other", *, packed: bool = False) -> None:
-        """Have a tensor of parameters, trained or not; `packed` is in 4 bits."""
-        if self.training.trains(name):
+        """Have a tensor of parameters, trained or not, and perhaps a frozen copy of it; `packed` is in 4 bits."""
+        trains = self.training.trains(name)
+        if trains:
             self.parameters.append((elements, mark))
-        else:
+        for _ in range((not trains) + self.training.copied):
             self.frozen.append(self.weights(elements, mark, QUANTIZED_BYTES if packed else 0))
 
     def save(self, *values: Value, for_weights: bool = False) -> None:
@@ -218,6 +221,7 @@ class Layer:
         float32: bool = False,
         owned: bool = True,
         data: bool = False,
+        groups: int = 1,
         name: str = "other",
     ) -> Value:
         """A product with a matrix of parameters, or with one for each expert.
@@ -229,14 +233,18 @@ class Layer:
             float32: whether it is computed in that type, as routers are.
             owned: whether the parameters count with this layer.
             data: whether x is of the batch, and has no gradients.
+            groups: of the columns of x and of the result, each with a matrix of its own, which devices share as x's.
             name: of the matrix, of core.tuning.MATRICES.
         """
-        count, tokens, depth = x.shape
+        count, tokens, depth = x.shape[0] * groups, x.shape[1], x.width / groups
         depth_mark = x.mark & Mark.TENSOR
+        experts, depth_mark = (depth_mark, FIXED) if groups > 1 else (experts, depth_mark)
         operand = self.like(x, FLOAT32) if float32 else x
         if float32:
             self.memory(FORWARD, operand, x)
-        y = Value((count, tokens, columns), x.mark & PER_TOKEN | mark, operand.item_bytes)
+        of_result = x.mark if groups > 1 else x.mark & PER_TOKEN
+        y = Value((x.shape[0], tokens, columns), of_result | mark, operand.item_bytes)
+        columns = columns / groups
         matrix = self.weights(count * depth * columns, mark | depth_mark | experts, operand.item_bytes)
         times, rows = (count, experts), (tokens, x.mark & PER_TOKEN)
         wide, deep = (columns, mark), (depth, depth_mark)
@@ -266,8 +274,9 @@ class Layer:
         if depth_mark:
             self.sums_forward.append(y)
         if self.training.adapts(name):
-            narrow = self.dense(x, self.training.rank, experts=experts, name=ADAPTER)
-            self.memory(FORWARD, y, y, self.dense(narrow, columns, mark, experts=experts, name=ADAPTER))
+            narrow = self.dense(x, self.training.rank * groups, experts=experts, groups=groups, name=ADAPTER)
+            change = self.dense(narrow, y.width, mark, experts=experts, groups=groups, name=ADAPTER)
+            self.memory(FORWARD, y, y, change)
         return y
 
     def bias(self, y: Value, experts: Mark = FIXED) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from automap_models.core.strategy import TransformerShape
-from automap_models.core.sublayer_sizes import Indexer, Latent, Mixture, Recurrence, Rotary, Window
+from automap_models.core.sublayer_sizes import Compressed, Indexer, Latent, Mixture, Recurrence, Rotary, Window
 from automap_models.errors import BadInput
 from automap_models.hlo.block_labels import BlockStack
 
@@ -90,10 +90,14 @@ class DecoderConfig(Dropouts):
         predictor: a product, an activation and a norm before the output matrix (arXiv 1810.04805); None: none of them.
         head_bias: whether the output matrix has a bias.
         classes: columns of the output matrix of a model that classifies, which is not tied; None: the vocabulary's.
+        temperatures: numbers of a loss that compares texts with images, whose output matrix reads one token of each
+            (arXiv 2103.00020, section 2.3); 0: it is another one.
         gated_attention: whether a part of the queries' product gates what attention gives (arXiv 2505.06708).
         gated_heads: whether a number of each head does.
         sinks, keys_as_values: of attention to all tokens, see `Window`.
         latent: attention through a narrow latent; None: plain attention.
+        compressed: attention to means of tokens, which * reads all of, s those of the indexer, and w none; None: plain.
+        streams: of hidden states side by side, of which sublayers read sums (arXiv 2512.24880).
         mixture: of experts in place of feed-forward layers; None: dense.
         dense_layers: with a mixture, the number of blocks before those that have it.
         recurrence: what M stands for in `blocks`.
@@ -145,11 +149,14 @@ class DecoderConfig(Dropouts):
     predictor: Literal["plain", "biased"] | None = None
     head_bias: bool = False
     classes: int | None = None
+    temperatures: int = 0
     gated_attention: bool = False
     gated_heads: bool = False
     sinks: bool = False
     keys_as_values: bool = False
     latent: Latent | None = None
+    compressed: Compressed | None = None
+    streams: int = 1
     mixture: Mixture | None = None
     dense_layers: int = 0
     recurrence: Recurrence | None = None

@@ -52,7 +52,7 @@ def attention(
     gates = [c.heads * width] * c.gated_attention + [c.heads] * c.gated_heads
     gate = [layer.dense(x, n, mark, bias=c.attention_bias and c.gated_attention) for n in gates]
     capped = c.score_cap is not None
-    read = read or source.shape[1]
+    read = read or min(source.shape[1], float(layer.document))
     mixed = core(layer, q, k, v, c.heads, shared, reach=read, capped=capped, dropout=c.attention_dropout)
     return layer.dense(layer.gated(gate[0], mixed) if gate else mixed, c.width, bias=c.output_bias, name="o")
 
@@ -83,7 +83,7 @@ def keys_read(tokens: int, part: Window | Indexer, causal: bool = True) -> float
     return 2 * window - window**2 / tokens
 
 
-def indexed(layer: Layer, x: Value, c: Indexer, queries: Value) -> None:
+def indexed(layer: Layer, x: Value, c: Indexer, queries: Value, keys: Value | None = None) -> None:
     """The scores of all tokens before by which a query chooses some; their gradients are of the chosen ones.
 
     Tensor parallelism does not divide it. It learns from the weights of attention (arXiv 2512.02556, equations 1 to 4):
@@ -91,14 +91,16 @@ def indexed(layer: Layer, x: Value, c: Indexer, queries: Value) -> None:
 
     Args:
         queries: what its queries are made of.
+        keys: that they choose from; None: one of each token is made of x.
     """
-    tokens, all_keys = layer.tokens, (float(layer.tokens), FIXED)
-    q, k = turned(layer, layer.dense(queries, c.heads * c.width)), layer.dense(x, c.width)
-    k = turned(layer, layer.norm(k, layer_norm=True))
+    tokens = layer.tokens
+    q = turned(layer, layer.dense(queries, c.heads * c.width))
+    k = turned(layer, layer.norm(layer.dense(x, c.width), layer_norm=True)) if keys is None else keys
+    count = int(layer.document * k.shape[1] / tokens)
+    all_keys, chosen = (float(count), FIXED), (keys_read(count, c), FIXED)
     weights = [layer.dense(x, c.heads) for _ in range(c.weighted)]
-    scores = Value((1, tokens, tokens), PER_TOKEN, FLOAT32, scores=True)
+    scores = Value((1, tokens, count), PER_TOKEN, FLOAT32, scores=True)
     times, rows, deep = (1.0, Mark.SAMPLES), (c.heads * tokens, Mark.TOKENS), (c.width, FIXED)
-    chosen = (keys_read(tokens, c), FIXED)
     layer.product(FORWARD, (times, rows, all_keys, deep), scores, q, k, *weights, core=True)
     layer.memory(FORWARD, scores, scores, core=True)
     layer.product(INPUT, (times, rows, deep, chosen), q, k, scores, core=True)
@@ -185,7 +187,7 @@ def latent_attention(layer: Layer, x: Value, c: DecoderConfig, indexer: Indexer 
     layer.memory(INPUT, q, plain_q, turned_q)
     layer.memory(INPUT, up, plain_k, v)
     layer.sums_backward.append(of_keys)
-    reach = float(layer.tokens) if indexer is None else keys_read(layer.tokens, indexer)
+    reach = float(layer.document) if indexer is None else keys_read(layer.document, indexer)
     if indexer is not None:
         indexed(layer, x, indexer, queries)
     mixed = core(layer, plain_q, plain_k, v, c.heads, reach=reach)

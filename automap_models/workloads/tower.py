@@ -32,6 +32,7 @@ STEPS = {
     "act": "an activation",
     "merge": "neighbouring patches side by side in one row",
     "pool": "means of neighbouring patches",
+    "attend": "what a learned query reads of each image",
     "class": "a learned token before the patches",
     "positions": "a learned vector for each token",
     "token": "a learned vector that few samples use",
@@ -98,6 +99,13 @@ def _stepped(layer: Layer, x: Value, steps: Sequence[Step], images: int, data: b
                 layer.memory(FORWARD, y, x)
                 layer.memory(INPUT, x, y)
                 x = y
+            case "attend":
+                layer.dense(x, 2 * width, bias=True)
+                layer.hold(width, FIXED, "embedding")
+                y = Value((1, images, width), of_rows, x.item_bytes)
+                layer.memory(FORWARD, y, x, x)
+                layer.memory(INPUT, x, x, y, x, x)
+                x = layer.dense(layer.dense(y, int(width), bias=True), int(width), bias=True)
             case "class":
                 x = Value((1, rows + images, width), of_rows, x.item_bytes)
                 layer.memory(FORWARD, x, x)

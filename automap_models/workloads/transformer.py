@@ -7,8 +7,12 @@ The models are those of decoder.py, bert.py and t5.py, whose traces tests hold t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from automap_models.core.model_work import LayerWork, Mark, ModelWork, SharedWork
 from automap_models.core.tuning import ALL, FULL, LayerTraining, Training
+from automap_models.errors import BadInput
+from automap_models.workloads.compressed import collapsed, widened
 from automap_models.workloads.decoder_blocks import Places, Trainings, block_of, decoder_block
 from automap_models.workloads.encoder_decoder import encoder_decoder
 from automap_models.workloads.ends import class_logits, classified, embedded, hidden_states, predictions
@@ -34,6 +38,9 @@ from automap_models.workloads.sublayers import (
 )
 from automap_models.workloads.tower import image_encoder, tower_layers
 
+Stacked = DecoderConfig | T5Config | Seq2SeqConfig | ImageConfig
+"""Sizes of what has layers of its own: BERT's are of a decoder."""
+
 
 def model_work(config: Architecture, name: str, sequence: int, dtype: str, training: Training = FULL) -> ModelWork:
     """The work of a transformer by layers.
@@ -51,11 +58,13 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str, train
     sizes = required_transformer(name, config)
     if isinstance(sizes, BertConfig):
         sizes = sizes.encoder
-    sequence = sizes.tokens if isinstance(sizes, ImageConfig) else sequence
+    document = training.packed or (sequence if training.sequences > 1 else None)
+    sequence = sizes.tokens if isinstance(sizes, ImageConfig) else training.sequences * sequence
+    sizes = _of_loss(sizes, name, sequence, training)
     shape = transformer_shape(sizes, name, sequence)
     tower = sizes.tower if isinstance(sizes, DecoderConfig) else None
     table, holders = tied_table(sizes)
-    trained = training.layers(shape.layers, holders[:1] == (0,), tower is not None)
+    trained = training.layers(shape.layers, holders[:1] == (0,), tower is not None, document)
     of_tower, of_places = trained[: -shape.layers - 2], trained[-shape.layers - 2 :]
     of_first, *of_blocks, of_last = of_places
     first, last = Layer(sequence, dtype, of_first), Layer(sequence, dtype, of_last)
@@ -74,15 +83,36 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str, train
     shared: tuple[SharedWork, ...] = ()
     trains = of_places[holders[0] if holders else 0].trains("embedding")
     of_both_ends = table if trains and holders == (0, -1) else 0.0
-    if holders and not of_both_ends:
+    frozen_bytes = first.item_bytes * ((not trains) + training.has_copy)
+    if holders and (frozen_bytes or not of_both_ends):
         sharing = tuple(place % len(order) for place in holders)
-        shared = (SharedWork(table * trains, table * first.item_bytes * (not trains), sharing),)
+        shared = (SharedWork(table * (trains and not of_both_ends), table * frozen_bytes, sharing),)
     elif shape.mtp_layers and not holders:  # Megatron's last rank has a copy of the embedding, for further tokens
         table = float(shape.vocabulary * shape.hidden)
-        shared = (SharedWork(table * trains, table * first.item_bytes * (not trains), (0, len(order) - 1), False),)
+        shared = (SharedWork(table * trains, table * frozen_bytes, (0, len(order) - 1), False),)
     recurrent = isinstance(sizes, DecoderConfig) and sizes.recurrence is not None
     before = tower_layers(tower, dtype, *of_tower) if tower else ()
     return ModelWork(shape, tuple(layers), order, dtype, of_both_ends, shared, recurrent, training, before)
+
+
+def _of_loss(sizes: Stacked, name: str, sequence: int, training: Training) -> Stacked:
+    """The sizes of what is trained by a loss on samples of so many tokens: of two sequences, which have images each.
+
+    Raises:
+        BadInput: a model without one stream of text has no documents, and one that is not causal no pairs.
+    """
+    packed, loss = training.packed, training.loss
+    if packed > sequence:
+        do = f"give at most the {sequence:,} tokens of a sample"
+        raise BadInput(f"documents of {packed:,} tokens do not fit a sample", where="`packed`", do=do)
+    if not packed and loss == "tokens":
+        return sizes
+    if not isinstance(sizes, DecoderConfig) or sizes.temperatures or not (sizes.causal or packed):
+        where, what = ("`packed`", "a decoder or BERT") if packed else ("`loss`", "a decoder")
+        raise BadInput(f"is of {what}, and {name} is none", where=where, do="leave it out")
+    tower = sizes.tower and replace(sizes.tower, images=training.sequences * sizes.tower.images)
+    sizes = replace(sizes, tower=tower)
+    return replace(sizes, classes=1, predicting_layers=0) if loss == "reward" else sizes
 
 
 def tied_table(sizes: Transformer) -> tuple[float, tuple[int, ...]]:
@@ -104,7 +134,11 @@ def _decoder(config: DecoderConfig, first: Layer, last: Layer, of_blocks: Traini
     for _ in range(config.predicting_layers):
         states, embedding = (last.norm(last.value(config.width), layer_norm=False) for _ in range(2))
         x_next = last.dense(last.value(states.width + embedding.width), config.width)
-        x_next = block_of(last, x_next, config, "*E" if config.mixture else "*-")
+        if config.streams > 1:
+            x_next = widened(last, x_next, config.streams)
+        x_next = block_of(last, x_next, config, "w*"[not config.compressed] + ("E" if config.mixture else "-"))
+        if config.streams > 1:
+            x_next = collapsed(last, x_next, config.streams, mixes=False)
         class_logits(last, last.norm(x_next, layer_norm=not config.root_mean_square), config, tied=True)
     return x, _decoder_blocks(config, first.tokens, first.dtype, of_blocks)
 
@@ -125,7 +159,7 @@ def _t5(config: T5Config, first: Layer, last: Layer, of_blocks: Trainings) -> tu
 
 def _decoder_blocks(c: DecoderConfig, sequence: int, dtype: str, of_blocks: Trainings) -> Places:
     """Of a decoder; alike ones are one object."""
-    alike = c.window is None or (c.window.tokens >= sequence and windowed(c) == c)
+    alike = not c.compressed and (c.window is None or (c.window.tokens >= sequence and windowed(c) == c))
     kinds = [kind.replace("w", "*") if alike else kind for kind in c.sublayers]
     trained = list(zip(kinds, of_blocks, strict=True))
     blocks = {kind: decoder_block(c, kind[0], sequence, dtype, kind[1]) for kind in dict.fromkeys(trained)}

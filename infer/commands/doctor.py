@@ -15,6 +15,7 @@ SAID = """
     --model NAME|FILE  a built-in model or a config.json
     --sequence N       tokens in a sample
     --vocabulary N     tokens that the tokenizer knows
+    --packed N         tokens of each document where several share a sample
     --micro-batch N    samples that a device takes at once
     --global-batch B   samples between two updates
     --recompute KIND   what the backward pass computes again
@@ -76,6 +77,7 @@ def request(namespace: argparse.Namespace) -> DoctorRequest:
         device=namespace.device,
         sequence=namespace.sequence,
         vocabulary=namespace.vocabulary,
+        packed=namespace.packed,
         fields={name: value for name in DOCTOR_FIELDS if (value := getattr(namespace, name)) is not None},
         variables=dict(namespace.variables),
         ignored=tuple(namespace.ignore),

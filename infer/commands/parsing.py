@@ -47,7 +47,7 @@ _ALIKE = """
     pieces plan planner policy rules schedule sequence split split_passes stages state_factor thorough
     trainable verify devices price reserve seed warm_start
     runtime tp pp dp vp cp ep etp micro_batch recompute zero sequence_parallel precision dispatcher offload layers
-    check snap to topo also pull optimizer states freeze lora quantize tokens gpu_hour
+    check snap to topo also pull optimizer states freeze lora quantize loss packed tokens gpu_hour
     deadline mtbf checkpoint restart images mtp imbalance ignore set vocabulary
     port host allow_remote static models clusters launch
 """

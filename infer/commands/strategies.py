@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from automap_models.core.strategy import DISPATCHERS, MODULES, OFFLOADS, PRECISIONS, RECOMPUTE, ZERO_STAGES, modules_of
-from automap_models.core.tuning import OPTIMIZERS, STATES
+from automap_models.core.tuning import LOSSES, OPTIMIZERS, STATES
 from automap_models.core.units import BYTES, SECONDS, TOKENS
 from automap_models.export.targets import PLANNED_FOR
 from automap_models.planners.options import ExploreOptions
@@ -57,6 +57,9 @@ TRAINED = """
         repeated
     --lora RANK        adapters beside the frozen matrices of all blocks, or of some: 16, 16:q,v
     --quantize         frozen matrices of blocks in 4 bits, as QLoRA has them
+    --loss             of single sequences (default), or of pairs: dpo, beside a frozen reference; pairs, without one
+        (ORPO, SimPO, or its log-probabilities are there already); reward, a scalar in place of the vocabulary
+    --packed N         tokens of each of the documents that share a sample, and that attention stays within
 """
 """Options: what is trained, and by which optimiser."""
 RUN = """
@@ -99,7 +102,8 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
         no_flash=UNLESS,
         reserve={"type": _reserve},
     )
-    add_options(group, TRAINED, optimizer={"choices": OPTIMIZERS}, states={"choices": STATES}, quantize=UNLESS)
+    choices = {"optimizer": OPTIMIZERS, "states": STATES, "loss": LOSSES}
+    add_options(group, TRAINED, quantize=UNLESS, **{name: {"choices": values} for name, values in choices.items()})
     times = {name: {"type": positive(SECONDS)} for name in ("deadline", "mtbf", "checkpoint", "restart")}
     add_options(group, RUN, tokens={"type": positive(TOKENS)}, **times)
 

@@ -42,7 +42,7 @@ def _print(answer: DoctorResult) -> None:
         [fact_table(refused)] if refused else [],
         [parts_table(current)] if current is not None else [],
         [memory_table(current)] if current is not None else [],
-        [fact_table(_facts(answer), answer.setting.notes)],
+        [fact_table(_facts(answer), map(in_options, answer.setting.notes))],
     )
     for line in ("", *answer.changes) if answer.changes else ():
         console().print(line, markup=False, soft_wrap=True)  # to be copied, and so not broken
@@ -83,7 +83,7 @@ def doctor_document(answer: DoctorResult) -> dict[str, Any]:
         "program": setting.limits.name,
         "fields": {**setting.fields},
         "refusals": list(answer.refusals),
-        "notes": list(setting.notes),
+        "notes": [*map(in_options, setting.notes)],
         "unread": {**setting.unread},
         "verdict": answer.verdict,
         "current": None if current is None else estimate_document(current),

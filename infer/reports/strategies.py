@@ -64,7 +64,8 @@ def _document(request: PlanRequest, answer: StrategyResult) -> dict[str, Any]:
 
 def title_of(request: PlanRequest, estimate: Estimate) -> str:
     """`gpt2 on 8xa100: 1 node of 8 devices …; by the clock of a100, 512 samples of 1,024 tokens a step`."""
-    shape, samples = estimate.facts.shape, counted(estimate.strategy.global_batch, "sample")
+    shape, noun = estimate.facts.shape, "sample" if estimate.facts.training.sequences == 1 else "pair"
+    samples = counted(estimate.strategy.global_batch, noun)
     tokens = "" if shape is None else f" of {shape.sequence:,} tokens"
     usual = "" if request.options.global_batch else " (--global-batch)"
     runtime = plain(estimate.runtime) or "programs in general (--runtime)"

@@ -81,3 +81,21 @@ def test_what_contradicts_itself_is_refused(options: dict[str, object], what: st
 def test_what_a_model_has_not_is_refused(freeze: tuple[str, ...], tied: bool, what: str) -> None:
     with pytest.raises(BadInput, match=what):
         Training(freeze=freeze).layers(2, tied)
+
+
+def test_a_pair_is_no_sample_of_several_documents() -> None:
+    for options, what in (
+        ({"loss": "ppo"}, "'ppo' is none"),
+        ({"packed": -1}, "is -1"),
+        ({"packed": 64, "loss": "dpo"}, "a sample of dpo is a pair of sequences"),
+    ):
+        with pytest.raises(BadInput, match=what):
+            Training.of_options(**options)
+
+
+def test_what_is_trained_is_said_in_words() -> None:
+    assert (
+        str(Training(loss="dpo")) == "pairs of sequences by DPO, a frozen copy as reference, adamw with states in fp32"
+    )
+    assert str(Training(loss="dpo", rank=8)).startswith("pairs of sequences by DPO, adapters off for the reference, ")
+    assert str(Training(packed=700)) == "documents of 700 tokens, adamw with states in fp32"

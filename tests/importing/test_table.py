@@ -108,3 +108,54 @@ def test_json_that_yaml_cannot_read_is_read_or_refused(text: str, sentence: str 
         return
     with pytest.raises(BadInput, match=sentence):
         read_setting(str(path), {})
+
+
+LLAMA_FACTORY = "model_name_or_path: meta-llama/Llama-3.1-8B\nfinetuning_type: full\nstage: %s\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "loss"),
+    [
+        (AXOLOTL.format("") + "rl: dpo\n", "dpo"),
+        (AXOLOTL.format("") + "rl: dpo\nprecompute_ref_log_probs: true\n", "pairs"),
+        (AXOLOTL.format("") + "rl: orpo\n", "pairs"),
+        (AXOLOTL.format("") + "reward_model: true\n", "reward"),
+        (AXOLOTL.format(""), "tokens"),
+        (LLAMA_FACTORY % "sft", "tokens"),
+        (LLAMA_FACTORY % "dpo", "dpo"),
+        (LLAMA_FACTORY % "dpo\npref_loss: simpo", "pairs"),
+        (LLAMA_FACTORY % "sft\npref_loss: simpo", "tokens"),
+        (LLAMA_FACTORY % "rm", "reward"),
+    ],
+)
+def test_the_loss_is_that_of_the_file(text: str, loss: str, tmp_path: Path) -> None:
+    """LLaMA-Factory has a reference with stage dpo, but for pref_loss orpo and simpo (hparams/parser.py)."""
+    path = tmp_path / "training.yaml"
+    path.write_text(text.replace("deepspeed: \n", ""))
+    setting = read_setting(str(path), {})
+    assert setting.training.loss == loss and not {"rl", "stage", "reward_model"} & {*setting.unread}
+
+
+@pytest.mark.parametrize("text", [AXOLOTL.format("") + "rl: grpo\n", LLAMA_FACTORY % "ppo"])
+def test_a_loss_that_generates_is_asked_for(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "training.yaml"
+    path.write_text(text.replace("deepspeed: \n", ""))
+    assert {"rl", "stage"} & {*read_setting(str(path), {}).unread}
+
+
+@pytest.mark.parametrize(
+    ("text", "documents", "noted"),
+    [
+        (AXOLOTL.format(""), "one", "full length"),
+        (AXOLOTL.format("") + "sample_packing: true\n", "apart", "`packed` says"),
+        (LLAMA_FACTORY % "sft\npacking: true\nneat_packing: true", "apart", "`packed` says"),
+        (LLAMA_FACTORY % "sft\npacking: true", "together", ""),
+    ],
+)
+def test_packed_samples_are_noted(text: str, documents: str, noted: str, tmp_path: Path) -> None:
+    """Without packing samples are padded, and without neat_packing attention reads across documents."""
+    path = tmp_path / "training.yaml"
+    path.write_text(text.replace("deepspeed: \n", ""))
+    setting = read_setting(str(path), {})
+    assert setting.documents == documents
+    assert noted in "".join(setting.notes) and bool(noted) == bool(setting.notes)

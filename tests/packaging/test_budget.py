@@ -23,12 +23,12 @@ import pytest
 
 BUDGET = {
     "automap_models": (965, 8),
-    "core": (8_077, 37),
-    "cost": (3_923, 20),
+    "core": (8_158, 37),
+    "cost": (3_934, 20),
     "envs": (1_509, 12),
     "export": (2_345, 16),
     "formats": (5_301, 21),
-    "importing": (2_143, 15),
+    "importing": (2_152, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
@@ -39,21 +39,21 @@ BUDGET = {
     "planners/staged": (3_336, 19),
     "planners/strategies": (3_186, 15),
     "plots": (1_249, 9),
-    "requests": (2_566, 15),
+    "requests": (2_585, 15),
     "rl": (960, 9),
     "serve": (1_115, 9),
     "run": (4_708, 24),
-    "simulate": (1_736, 10),
+    "simulate": (1_738, 10),
     "torch_export": (3_100, 14),
-    "workloads": (5_781, 34),
+    "workloads": (5_981, 35),
     "zoo": (1, 1),
-    "infer": (6_006, 37),
+    "infer": (6_013, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_087, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_910, "files": 432, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 77_239, "files": 433, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

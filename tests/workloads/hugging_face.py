@@ -195,6 +195,21 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "qwen2_moe": ("Qwen2MoeConfig", "Qwen2MoeForCausalLM", {**_SHARED, **_GATED_EXPERTS, "decoder_sparse_step": 2}),
     "deepseek_v32": ("DeepseekV32Config", "DeepseekV32ForCausalLM", {**_DEEPSEEK, **_INDEXER}),
+    "deepseek_v4": (
+        "DeepseekV4Config",
+        "DeepseekV4ForCausalLM",
+        {
+            **{**_PLAIN, **_INDEXER, "num_hidden_layers": 4, "head_dim": 16, "q_lora_rank": 10, "o_groups": 2},
+            **{"o_lora_rank": 6, "hc_mult": 3, "moe_intermediate_size": 12, "n_routed_experts": 4},
+            **{"num_experts_per_tok": 4, "sliding_window": 8, "num_nextn_predict_layers": 0},
+            **{
+                "layer_types": [
+                    "sliding_attention",
+                    *["heavily_compressed_attention", "compressed_sparse_attention"] * 2,
+                ][:4]
+            },
+        },
+    ),
     "glm_moe_dsa": ("GlmMoeDsaConfig", "GlmMoeDsaForCausalLM", {**_DEEPSEEK, **_INDEXER, "pad_token_id": 0}),
     "glm4_moe_lite": ("Glm4MoeLiteConfig", "Glm4MoeLiteForCausalLM", _DEEPSEEK),
     "granitemoeshared": (

@@ -13,6 +13,7 @@ import pytest
 
 from automap_models.api import profile
 from automap_models.core.instruction_graph import Phase
+from automap_models.core.model_work import Mark, WorkKind, WorkPass
 from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.sharding_rules import RuledModule
@@ -121,8 +122,54 @@ def test_every_family_has_the_parameters_of_transformers_model(model_type: str, 
     assert read.sequence == SAMPLES.get(model_type, 32)
 
 
+COUNTED_ELSEWHERE = {
+    **dict.fromkeys(("mamba", "falcon_mamba", "mamba2", "jamba", "bamba", "falcon_h1"), "test_recurrences.py"),
+    **dict.fromkeys(("granitemoehybrid", "nemotron_h", "qwen3_next"), "test_recurrences.py"),
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), "test_recurrences.py"),
+    "deepseek_v4": "test_compressed.py",
+    "llama4_text": "transformers has every expert compute every token",
+    "dbrx": "torch refuses transformers' clamp of nothing",
+}
+"""Families whose FLOP are counted by other tests, or are not what a model of transformers computes."""
+ALL_TOKENS = {"deepseek_v32": {"index_topk": 24}, "glm_moe_dsa": {"index_topk": 24}}
+"""Sizes with which attention is not sparse: transformers computes all scores, and masks them."""
+
+
+@pytest.mark.parametrize("model_type", sorted({*hugging_face.FAMILIES} - {*COUNTED_ELSEWHERE}))
+def test_every_family_has_the_forward_flop_that_torch_counts(model_type: str, tmp_path: Path) -> None:
+    """But for those of experts, whose grouped products torch does not count where it has them."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    counter = pytest.importorskip("torch.utils.flop_counter")
+    config = hugging_face.configuration(model_type, **ALL_TOKENS.get(model_type, {}))
+    model = hugging_face.model_of(config, attn_implementation="eager").eval()
+    tokens = torch.zeros((1, 24), dtype=torch.int64)
+    given = {"input_ids": tokens}
+    if "num_mel_bins" in vars(config):
+        given = {"input_features": torch.zeros(1, config.num_mel_bins, 24)}
+    if config.is_encoder_decoder:
+        given["decoder_input_ids"] = tokens
+    if "image_size" in vars(config):
+        given = {"pixel_values": torch.zeros(1, 3, config.image_size, config.image_size)}
+    with counter.FlopCounterMode(display=False) as counted, torch.no_grad():
+        model(**given)
+    predicting = {"mtp": 0} if model_type in ("deepseek_v3", "glm4_moe") else {}
+    work = model_work(
+        read_config(hugging_face.written(config, tmp_path), **predicting).architecture, "m", 24, "float32"
+    )
+    flop = of_experts = 0.0
+    for kernels in (work.layers[place].kernels for place in work.order):
+        forward = (kernels.kinds == WorkKind.PRODUCT) & (kernels.passes == WorkPass.FORWARD)
+        sizes, marks = 2 * kernels.sizes[forward].prod(axis=1), kernels.size_marks[forward]
+        flop += sizes.sum()
+        of_experts += sizes[marks[:, 0] & Mark.EXPERTS > 0].sum()
+    total = counted.get_total_flops()
+    assert total in (pytest.approx(flop, rel=0.02), pytest.approx(flop - of_experts, rel=0.02))
+
+
 def test_every_family_that_is_read_is_compared_with_transformers() -> None:
-    assert set(families()) == {*hugging_face.FAMILIES, *hugging_face.ALIKE, "step3p5"}
+    of_pairs = {"clip_text_model", "siglip_text_model"}  # test_towers.py
+    assert set(families()) == {*hugging_face.FAMILIES, *hugging_face.ALIKE, *of_pairs, "step3p5"}
     assert all(families()[name] == families()[other] for name, other in hugging_face.ALIKE.items())
 
 

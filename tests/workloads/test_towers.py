@@ -16,6 +16,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.core.tuning import FULL, Training
 from automap_models.cost.layer_times import model_flop
 from automap_models.errors import BadInput
+from automap_models.export.targets import training_limits
 from automap_models.workloads.config_json import ConfiguredModel, decode_config
 from automap_models.workloads.registry import configured
 from automap_models.workloads.sizes import DecoderConfig
@@ -219,3 +220,65 @@ def test_tensor_parallelism_divides_the_heads_of_the_tower() -> None:
     assert shape.tower_heads == 2
     with pytest.raises(BadInput, match="4 does not divide the 2 heads of the tower"):
         Strategy(micro_batch=1, global_batch=4, tp=4).require_model(replace(shape, heads=4, kv_heads=4))
+
+
+# --- texts against images
+
+
+_DUAL = {
+    **{"num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40, "image_size": 32, "patch_size": 4},
+}
+_TEXT = {
+    **{"vocab_size": 99, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 28},
+    **{"max_position_embeddings": 16, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1},
+}
+PAIRS: dict[str, tuple[str, dict[str, Any]]] = {
+    "clip": (
+        "CLIP",
+        {
+            **{"text_config": {**_TEXT, "projection_dim": 12}, "projection_dim": 12},
+            **{"vision_config": {**_DUAL, "hidden_size": 24, "projection_dim": 12}},
+        },
+    ),
+    "siglip": ("Siglip", {"text_config": _TEXT, "vision_config": {**_DUAL, "hidden_size": 16}}),
+}
+"""model_type → part of its classes' names, sizes. SigLIP's towers are as wide as each other."""
+
+
+@pytest.mark.parametrize("model_type", sorted(PAIRS))
+def test_two_towers_have_the_parameters_and_the_products_of_transformers_model(model_type: str) -> None:
+    """But for the scores of texts against images, of which one text has one: CLIP multiplies 12 numbers."""
+    torch, hf = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    counter = pytest.importorskip("torch.utils.flop_counter")
+    name, sizes = PAIRS[model_type]
+    config = getattr(hf, f"{name}Config")(**sizes)
+    model = getattr(hf, f"{name}Model")._from_config(config, attn_implementation="eager")
+    work = work_of(config.to_dict())
+    layers = [(work.layers[k], 1) for k in work.order] + [(part.layer, part.copies) for part in work.tower]
+    count = round(sum(copies * layer.parameters.values.sum() for layer, copies in layers))
+    assert count == sum(parameter.numel() for parameter in model.parameters())
+    with counter.FlopCounterMode(display=False) as counted:
+        given = {"input_ids": torch.ones((1, 16), dtype=torch.long), "pixel_values": torch.zeros(1, 3, 32, 32)}
+        model(**given).logits_per_text.sum().backward()
+    flop = sum(copies * model_flop(layer.kernels) for layer, copies in layers)
+    assert flop == pytest.approx(counted.get_total_flops(), rel=0.02)
+
+
+def test_what_compares_texts_with_images_is_refused_by_programs_that_have_no_such_model() -> None:
+    pytest.importorskip("transformers")
+    values = configuration_of_pair("clip")
+    read = decoded(values)
+    assert read.notes[0].startswith("the scores of all texts of a step against all its images are left out")
+    with pytest.raises(BadInput, match="is of a decoder"):
+        work_of(values, Training(loss="dpo"))
+    facts = work_of(values).facts
+    limits = training_limits()
+    strategy = Strategy(micro_batch=1, global_batch=1)
+    assert {name for name, one in limits.items() if one.objection(strategy, facts) is None} == {"deepspeed"}
+
+
+def configuration_of_pair(model_type: str) -> dict[str, Any]:
+    hf = pytest.importorskip("transformers")
+    name, sizes = PAIRS[model_type]
+    values: dict[str, Any] = getattr(hf, f"{name}Config")(**sizes).to_dict()
+    return values

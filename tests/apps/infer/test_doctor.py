@@ -169,3 +169,20 @@ def test_an_option_ignores_a_setting_by_its_name_without_dashes(
     assert "--ignore use-torch-fsdp2" in capsys.readouterr().err
     code, answer = answered(capsys, script, "--device", "h100", "--ignore", "use-torch-fsdp2")
     assert (code, [*answer["unread"]]) == (0, ["--use-torch-fsdp2"])
+
+
+def test_documents_that_share_a_sample_are_priced_by_their_length(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `automap plan` prices them; the file says that they are apart, and cannot say how long they are."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    text = "base_model: m\nsequence_len: 1024\nsample_packing: true\ngradient_checkpointing: true\n"
+    (tmp_path / "sft.yaml").write_text(text)
+    arguments = (str(tmp_path / "sft.yaml"), "--model", str(tmp_path / "config.json"), "--gpus", "1xh100")
+    _, long = answered(capsys, *arguments)
+    code, packed = answered(capsys, *arguments, "--packed", "64")
+    assert code == 0 and "--packed" in " ".join(long["notes"]) and "--packed" not in " ".join(packed["notes"])
+    assert packed["current"]["step_s"] < long["current"]["step_s"]
+    given: dict[str, Any] = {"recompute": "full", "global_batch": 1, "runtime": "fsdp", "states": "bf16", "packed": 64}
+    priced = am.price(str(tmp_path / "config.json"), gpus="1xh100", sequence=1024, **given)
+    assert packed["current"]["step_s"] == pytest.approx(priced.step_s)

@@ -187,7 +187,7 @@ def test_a_profile_has_other_optimizers_and_no_adapters() -> None:
     profile = str(Path(__file__).parents[3] / "examples" / "vgg19_v100.npz")
     usual, lion = (am.price(profile, "A", optimizer=name).memory[0] for name in ("adamw", "lion"))
     assert lion.optimizer == usual.optimizer / 2
-    with pytest.raises(BadInput, match="needs the matrices of a transformer"):
+    with pytest.raises(BadInput, match="needs the layers of a transformer"):
         am.fit(profile, "A", lora=8)
 
 

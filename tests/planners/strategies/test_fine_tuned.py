@@ -1,4 +1,4 @@
-"""The search of strategies of models trained in part, or updated by hosts, against all strategies priced one by one."""
+"""The search of strategies of models trained in part, on pairs, or updated by hosts, against all strategies."""
 
 from __future__ import annotations
 
@@ -37,6 +37,9 @@ FIXED: dict[str, dict[str, Any]] = {
         Training(rank=4, targets=("q", "v"), quantize=True, optimizer="adamw-8bit", states="bf16"),
         Training(freeze=("embedding", "head", "block_0")),
         Training(optimizer="lion"),
+        Training(loss="dpo"),
+        Training(loss="dpo", rank=4),
+        Training(packed=8),
     ],
     ids=str,
 )
