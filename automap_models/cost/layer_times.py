@@ -239,7 +239,7 @@ class StepClock:
         flop[:, is_product] = 2.0 * sizes.prod(axis=2)
         computed_s = flop[:, is_product] / self._rates(sizes, kernels.of_activations[is_product], block)
         times_s[:, is_product] = np.maximum(times_s[:, is_product], computed_s)
-        times_s += self.constants.launch_s * self._launches(kernels)
+        times_s += self.constants.launch_s * self._launches(kernels) * self._repeats(kernels, block)
         times_s[:, kernels.casts] *= self.runtime.gradient_moved_bytes / CAST_GRADIENT_BYTES
         if block and self.narrow:
             times_s += self._casts_s(kernels)
@@ -254,6 +254,13 @@ class StepClock:
     def _launches(self, kernels: Kernels) -> BoolArray:
         """[n] which kernels are launched, and not part of another one."""
         return np.asarray(~kernels.read_again if self.runtime.joins else np.ones(len(kernels), dtype=np.bool_))
+
+    def _repeats(self, kernels: Kernels, block: bool) -> FloatArray:
+        """[n] kernels that each is: of experts one for each of a device, and as many casts of what it reads."""
+        of_experts = (kernels.size_marks[:, 0] & Mark.EXPERTS) > 0
+        count = kernels.sizes[:, 0] * self.shares.gathered[0, kernels.size_marks[:, 0]]
+        casts = (kernels.passes != WorkPass.WEIGHT) & (block and self.narrow)
+        return np.where(of_experts & self.runtime.experts_apart, count * (1 + casts), 1.0)
 
     def _rates(self, sizes: FloatArray, of_activations: BoolArray, block: bool) -> FloatArray:
         """[B, n] FLOP/s of products; `sizes`, [B, n, 4], are how many, rows, columns and depth."""

@@ -24,10 +24,10 @@ import pytest
 BUDGET = {
     "automap_models": (1_028, 8),
     "core": (8_037, 37),
-    "cost": (3_895, 20),
+    "cost": (3_911, 20),
     "envs": (1_508, 12),
     "export": (2_345, 16),
-    "formats": (5_298, 21),
+    "formats": (5_307, 21),
     "importing": (2_136, 15),
     "hlo": (6_921, 36),
     "planners": (844, 6),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_806, "files": 432, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 76_831, "files": 432, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
