@@ -23,8 +23,8 @@ import pytest
 
 BUDGET = {
     "automap_models": (1_028, 8),
-    "core": (8_037, 37),
-    "cost": (3_911, 20),
+    "core": (8_052, 37),
+    "cost": (3_899, 20),
     "envs": (1_508, 12),
     "export": (2_345, 16),
     "formats": (5_307, 21),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_831, "files": 432, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 76_834, "files": 432, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
