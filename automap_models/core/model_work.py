@@ -102,7 +102,22 @@ class Kernels:
     def __len__(self) -> int:
         return int(self.passes.size)
 
-    @property
+    @cached_property
+    def products(self) -> NDArray[np.bool_]:
+        """[n] which are products of matrices."""
+        return np.asarray(self.kinds == WorkKind.PRODUCT)
+
+    @cached_property
+    def of_experts(self) -> NDArray[np.bool_]:
+        """[n] which are products of all experts of a layer."""
+        return np.asarray((self.size_marks[:, 0] & Mark.EXPERTS) > 0)
+
+    @cached_property
+    def of_tensor(self) -> NDArray[np.bool_]:
+        """[n] of which products tensor parallelism divides a side."""
+        return np.asarray(((self.size_marks & Mark.TENSOR) > 0).any(axis=1))
+
+    @cached_property
     def of_activations(self) -> NDArray[np.bool_]:
         """[n] whether a product has no parameters and none of their gradients: there is one for each sample."""
         return np.asarray((self.size_marks[:, 0] & Mark.SAMPLES) > 0)

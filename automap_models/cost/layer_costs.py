@@ -170,6 +170,9 @@ class LayerCosting:
         bits = np.array([module_bits(kind) for kind in kinds.tolist()])
         saved, for_weights = (shares.bytes_of(part)[:, None] for part in (layer.saved, layer.saved_for_weights))
         discarded = shares.bytes_of(layer.saved.made_by(bits))
+        if runtime.weighs_within:
+            saved = saved - shares.bytes_of(layer.exchanged)[:, None]
+            discarded = discarded - shares.bytes_of(layer.exchanged.made_by(bits))
         if runtime.saves_gathered:
             read = shares.bytes_of(layer.sums_backward, gathered=True) - shares.bytes_of(layer.sums_backward)
             saved, for_weights = saved + read[:, None], for_weights + read[:, None]

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.device import Device, StepConstants, alignment_shares
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, MarkArray, WorkKind, WorkPass
+from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, WorkKind, WorkPass
 from automap_models.core.strategy import NARROW, Strategy
 from automap_models.cost.process_groups import ProcessGroups
 from automap_models.cost.recompute import Again
@@ -49,6 +49,8 @@ EXPERT_ROWS = 16
 PREFETCHED = 0.9
 """Least share of ZeRO-3's communication that goes on beside computation where it prefetches, of all devices."""
 BoolArray = NDArray[np.bool_]
+_MARKED = {mark: np.arange(16) & mark > 0 for mark in Mark}
+"""Mark → [16] which combinations of marks have it."""
 
 
 @dataclass(frozen=True)
@@ -73,27 +75,17 @@ class Shares:
     @cached_property
     def gathered(self) -> FloatArray:
         """[B, 16] factor of each combination of marks where the devices of tp have whole tokens."""
-        s, factors = self.strategy, np.ones((self.samples.size, 16))
-        for marks in range(16):
-            if marks & Mark.SAMPLES:
-                factors[:, marks] *= self.samples
-            if marks & Mark.EXPERTS:
-                factors[:, marks] /= s.ep
-            if marks & Mark.TOKENS:
-                factors[:, marks] /= s.cp
-            if marks & Mark.TENSOR:
-                factors[:, marks] /= s.expert_tensor if marks & Mark.EXPERTS else s.tp
-        return factors
+        s = self.strategy
+        factors = np.where(_MARKED[Mark.SAMPLES], self.samples[:, None], 1.0)
+        factors /= np.where(_MARKED[Mark.EXPERTS], s.ep, 1)
+        factors /= np.where(_MARKED[Mark.TOKENS], s.cp, 1)
+        return factors / np.where(_MARKED[Mark.TENSOR], np.where(_MARKED[Mark.EXPERTS], s.expert_tensor, s.tp), 1)
 
     @cached_property
     def divided(self) -> FloatArray:
         """[B, 16] factor where they share the tokens, with sequence parallelism."""
-        factors = self.gathered.copy()
-        if self.strategy.sequence_parallel:
-            for marks in range(16):
-                if marks & Mark.TOKENS and not marks & Mark.TENSOR:
-                    factors[:, marks] /= self.strategy.tp
-        return factors
+        shared = _MARKED[Mark.TOKENS] & ~_MARKED[Mark.TENSOR] & self.strategy.sequence_parallel
+        return np.asarray(self.gathered / np.where(shared, self.strategy.tp, 1))
 
     def bytes_of(self, amounts: Amounts, *, gathered: bool = False) -> FloatArray:
         """[B, …] bytes of [k, …] amounts on a device."""
@@ -113,10 +105,10 @@ class Shares:
         """
         s, marks = self.strategy, kernels.size_marks
         sizes = kernels.sizes * self.gathered[:, marks]
-        of_tokens = ((marks[:, :1] & Mark.EXPERTS) > 0) & ((marks & Mark.SAMPLES) > 0)
+        of_tokens = kernels.of_experts[:, None] & ((marks & Mark.SAMPLES) > 0)
         sizes = np.where(of_tokens, np.ceil(sizes * s.ep / EXPERT_ROWS) * EXPERT_ROWS, sizes)
         if s.sequence_parallel and s.tp > 1:
-            replicated = np.logical_not(_any(marks, Mark.TENSOR))[:, None]
+            replicated = ~kernels.of_tensor[:, None]
             sizes = np.where(replicated & ((marks & Mark.TOKENS) > 0), sizes / s.tp, sizes)
         return np.asarray(sizes)
 
@@ -231,7 +223,7 @@ class StepClock:
     def _kernels(self, work: LayerWork, block: bool) -> tuple[FloatArray, FloatArray]:
         """[B, n] seconds of kernels, nothing for those of attention cores, and [B, 3] of these by pass."""
         kernels = work.kernels
-        is_product, core = kernels.kinds == WorkKind.PRODUCT, kernels.core
+        is_product, core = kernels.products, kernels.core
         moved, moved_core = self._moved_bytes(kernels, is_product)
         times_s = moved * np.where(kernels.kinds == WorkKind.ROUTING, self.runtime.routing, 1.0) / self.bytes_per_s
         sizes = self.shares.sizes_of(kernels)[:, is_product]
@@ -239,11 +231,11 @@ class StepClock:
         flop[:, is_product] = 2.0 * sizes.prod(axis=2)
         computed_s = flop[:, is_product] / self._rates(sizes, kernels.of_activations[is_product], block)
         times_s[:, is_product] = np.maximum(times_s[:, is_product], computed_s)
-        times_s += self.constants.launch_s * self._launches(kernels)
+        times_s += self.constants.launch_s * self._launches(kernels) * self._repeats(kernels, block)
         times_s[:, kernels.casts] *= self.runtime.gradient_moved_bytes / CAST_GRADIENT_BYTES
         if block and self.narrow:
             times_s += self._casts_s(kernels)
-        of_experts = (kernels.size_marks[:, 0] & Mark.EXPERTS > 0) | (kernels.kinds == WorkKind.ROUTING)
+        of_experts = kernels.of_experts | (kernels.kinds == WorkKind.ROUTING)
         times_s[:, of_experts] *= self.imbalance
         cores = _by_pass(kernels.passes[core], times_s[:, core])
         if self.runtime.flash and core.any():
@@ -254,6 +246,14 @@ class StepClock:
     def _launches(self, kernels: Kernels) -> BoolArray:
         """[n] which kernels are launched, and not part of another one."""
         return np.asarray(~kernels.read_again if self.runtime.joins else np.ones(len(kernels), dtype=np.bool_))
+
+    def _repeats(self, kernels: Kernels, block: bool) -> FloatArray:
+        """[n] kernels that each is: of experts one for each of a device, and as many casts of what it reads."""
+        if not self.runtime.experts_apart:
+            return np.ones(len(kernels))
+        count = kernels.sizes[:, 0] * self.shares.gathered[0, kernels.size_marks[:, 0]]
+        casts = (kernels.passes != WorkPass.WEIGHT) & (block and self.narrow)
+        return np.where(kernels.of_experts, count * (1 + casts), 1.0)
 
     def _rates(self, sizes: FloatArray, of_activations: BoolArray, block: bool) -> FloatArray:
         """[B, n] FLOP/s of products; `sizes`, [B, n, 4], are how many, rows, columns and depth."""
@@ -266,13 +266,13 @@ class StepClock:
 
     def _casts_s(self, kernels: Kernels) -> FloatArray:
         """[B, n] seconds of casting to 8 bits what products are the first to read."""
-        chosen = (kernels.kinds == WorkKind.PRODUCT) & ~kernels.of_activations & (kernels.passes != WorkPass.WEIGHT)
+        chosen = kernels.products & ~kernels.of_activations & (kernels.passes != WorkPass.WEIGHT)
         marks, forward = kernels.size_marks, kernels.passes == WorkPass.FORWARD
         count, rows, columns, depth = np.moveaxis(self.shares.sizes_of(kernels), -1, 0)
         elements = np.zeros(count.shape)
         for side, other in ((1, rows), (2, columns)):
             of_tokens = (marks[:, side] & Mark.SAMPLES) > 0
-            gathered = of_tokens & _any(marks, Mark.TENSOR) & ((marks[:, side] | marks[:, 3]) & Mark.TENSOR == 0)
+            gathered = of_tokens & kernels.of_tensor & ((marks[:, side] | marks[:, 3]) & Mark.TENSOR == 0)
             shared = self.strategy.tp if self.strategy.sequence_parallel else 1
             amounts = count * depth * other / np.where(gathered, shared, 1)
             casts = np.where(forward | of_tokens, 1.0, 0.0)
@@ -286,7 +286,7 @@ class StepClock:
 
     def _moved_bytes(self, kernels: Kernels, is_product: BoolArray) -> tuple[FloatArray, FloatArray]:
         """[B, n] bytes of kernels, [B, 3] of a flash kernel in the passes: products read tokens that are whole."""
-        is_tensor_product = is_product & _any(kernels.size_marks, Mark.TENSOR)
+        is_tensor_product = is_product & kernels.of_tensor
         marks = kernels.moved_marks
         gathered, divided = self.shares.gathered[:, marks], self.shares.divided[:, marks]
         factors = np.where(is_tensor_product[kernels.moved_kernels], gathered, divided)
@@ -299,7 +299,7 @@ class StepClock:
 
     def selected_bytes(self, kernels: Kernels) -> FloatArray:
         """[B] bytes of results of every second forward product, from the first, and of the attention core."""
-        products = (kernels.kinds == WorkKind.PRODUCT) & (kernels.passes == WorkPass.FORWARD)
+        products = kernels.products & (kernels.passes == WorkPass.FORWARD)
         results = self.shares.sizes_of(kernels)[..., :3].prod(axis=-1)
         of_core = results[:, products & kernels.core]
         elements = results[:, products & ~kernels.core][:, ::2].sum(axis=1)
@@ -318,10 +318,6 @@ class StepClock:
         both = np.stack([moved[:, 0], moved[:, 1] + moved[:, 2]], axis=1)
         times_s = np.maximum(flop / attained, both / self.bytes_per_s) + self.constants.launch_s
         return np.pad(times_s, ((0, 0), (0, 1)))
-
-
-def _any(marks: MarkArray, mark: Mark) -> BoolArray:
-    return np.asarray(((marks & mark) > 0).any(axis=1))
 
 
 def _by_pass(passes: NDArray[np.int8], amounts: FloatArray) -> FloatArray:
@@ -349,5 +345,5 @@ def model_flop(kernels: Kernels, forwards: int = 1) -> float:
         kernels: of the layer.
         forwards: how often the forward pass runs.
     """
-    products, forward = kernels.kinds == WorkKind.PRODUCT, kernels.passes == WorkPass.FORWARD
-    return float(2.0 * (kernels.sizes.prod(axis=1) * np.where(forward, forwards, 1))[products].sum())
+    runs = np.where(kernels.passes == WorkPass.FORWARD, forwards, 1)
+    return float(2.0 * (kernels.sizes.prod(axis=1) * runs)[kernels.products].sum())

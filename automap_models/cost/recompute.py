@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.model_work import LayerWork, WorkKind, WorkPass, module_bits
+from automap_models.core.model_work import LayerWork, WorkPass, module_bits
 from automap_models.core.strategy import Recompute
 from automap_models.cost.runtime import Runtime
 
@@ -57,7 +57,7 @@ def run_again(work: LayerWork, kinds: Sequence[Recompute], runtime: Runtime) -> 
     full, selective = np.equal(kinds, "full"), np.equal(kinds, "selective")
     of_products = selective & (runtime.flash and runtime.selects == "products")
     shares = np.where(full, 1.0, _made_by(kernels.modules, len(kernels), bits))
-    shares[:, of_products] = np.where(kernels.kinds == WorkKind.PRODUCT, 0.5, 1.0)[:, None]
+    shares[:, of_products] = np.where(kernels.products, 0.5, 1.0)[:, None]
     return Again(
         np.where((kernels.passes == WorkPass.FORWARD)[:, None], shares, 0.0),
         full | (selective & ~of_products) | (bits & module_bits("core_attn") > 0),

@@ -60,6 +60,8 @@ class Runtime:
         imbalance: tokens for the experts of the fullest device over the mean of all, 1 or more; the others wait for it.
         joins: whether products that read one value are one product: queries, keys and values, or a perceptron's gate
             and what it gates.
+        experts_apart: whether a product of several experts, and its casts, are a kernel for each expert of a device, as
+            GroupedLinear of Transformer Engine has it (its pull request 853).
         compute: seconds of kernels over those that the device's constants tell, which are of programs whose small
             operations are fused.
         gradient_overlap: share of the communication of data parallelism that goes on beside computation; None is the
@@ -67,6 +69,8 @@ class Runtime:
         exposes_gathers: whether ZeRO-1 and 2 scatter gradients and gather weights one after the other, beside nothing.
         saves_gathered: whether tokens that sequence parallelism gathers for a product are saved whole, and not gathered
             again in the backward pass.
+        weighs_within: whether a token's experts are weighted before their last product, whose result the backward pass
+            then needs not: Megatron-LM has it so since its commit 2659630721 of April 2025.
         host_s, mixture_host_s: of every operation of a layer, and of a layer with experts, whose routing the host waits
             for: as long as the host takes to launch them a pass takes at least.
         sum_host_s: that the host waits for a sum of tensor parallelism, for each rank of it, where there is a pipeline,
@@ -100,10 +104,12 @@ class Runtime:
     routing: float = 1.0
     imbalance: float = 1.0
     joins: bool = False
+    experts_apart: bool = False
     compute: float = 1.0
     gradient_overlap: float | None = None
     exposes_gathers: bool = False
     saves_gathered: bool = False
+    weighs_within: bool = False
     host_s: float = 0.0
     mixture_host_s: float = 0.0
     sum_host_s: float = 0.0

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -194,16 +194,16 @@ def _step(row: RowDocument, source: SourceDocument, runtime: RuntimeFile | None)
 
 def _ran(row: RowDocument, runtime: RuntimeFile | None) -> RuntimeFile:
     """The runtime of the row's system, with what the row says of it."""
-    ran = runtime_named(row.system, runtime)
-    stated: dict[str, object] = {}
-    if _ASYNC.search(row.note or "") and row.tp != 1:
-        stated["tensor_overlap"] = ASYNC_OVERLAP
-    if row.ep_overlap is not None:
-        stated["overlaps_experts"] = row.ep_overlap
+    stated: dict[str, Any] = {}
     if row.cuda_graph is not None:
         stated["cuda_graph"] = "all" if "full_iteration" in row.cuda_graph else "some"
     elif row.recipe is not None or row.ladder is not None:
         stated["cuda_graph"] = "none"
+    ran = runtime_named(row.system, runtime, stated.get("cuda_graph", "none"))
+    if _ASYNC.search(row.note or "") and row.tp != 1:
+        stated["tensor_overlap"] = ASYNC_OVERLAP
+    if row.ep_overlap is not None:
+        stated["overlaps_experts"] = row.ep_overlap
     return msgspec.structs.replace(ran, **stated)
 
 

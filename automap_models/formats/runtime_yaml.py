@@ -64,10 +64,13 @@ class RuntimeFile(Document, kw_only=True):
         overlaps_experts: whether tokens go to experts beside another micro-batch's computation, `expert_overlap` of it.
         gradient_bytes, gradient_moved_bytes: by precision, where they are not 4 and 6.
         fused_gradients_from: the first year in which products of gradients add to what is there, and move none.
+        weighs_within_from: the first year in which experts are weighted before their last product, whose result is not
+            saved.
         hopper_attention: whether flash kernels are those written for Hopper, where that is the device.
         flash_2: whether they are FlashAttention-2's.
         imbalance: tokens for the experts of the fullest device over the mean, as routing makes it: 1 or more.
         joins: whether products that read one value are one product.
+        experts_apart: whether a product of several experts, and its casts, are a kernel for each of them.
         dispatcher: how tokens go to experts where a strategy does not say.
         exchange_shares, dispatch_shares: of the bandwidth inside a node and across, that they reach by the former and
             by the latter; None are the device's shares of collectives.
@@ -106,6 +109,7 @@ class RuntimeFile(Document, kw_only=True):
     gradient_bytes: dict[str, int] = msgspec.field(default_factory=dict)
     gradient_moved_bytes: dict[str, float] = msgspec.field(default_factory=dict)
     fused_gradients_from: int = TODAY + 1
+    weighs_within_from: int = TODAY + 1
     buffer_bytes: float = 0.0
     casts_weights_once: bool = False
     hopper_attention: bool = False
@@ -122,6 +126,7 @@ class RuntimeFile(Document, kw_only=True):
     routing: float = 1.0
     imbalance: float = 1.0
     joins: bool = False
+    experts_apart: bool = False
     compute: float = 1.0
     host_s: float = 0.0
     mixture_host_s: float = 0.0
@@ -150,6 +155,7 @@ class RuntimeFile(Document, kw_only=True):
                 "flash": flash and year >= self.flash_from,
                 "gradient_bytes": self.gradient_bytes.get(precision, 4),
                 "gradient_moved_bytes": 0.0 if fused else self.gradient_moved_bytes.get(precision, CAST_GRADIENT_BYTES),
+                "weighs_within": year >= self.weighs_within_from,
                 "hopper_attention": self.hopper_attention and device in HOPPER,
                 "expert_overlap": self.expert_overlap if self.overlaps_experts else 0.0,
                 "graphed": {"none": 0.0, "some": self.graphed, "all": 1.0}[self.cuda_graph],
@@ -238,18 +244,21 @@ def _shipped() -> tuple[RuntimeFile, ...]:
     return tuple(read_runtime(name) for name in known_runtimes())
 
 
-def runtime_named(system: str, usual: RuntimeFile | None = None) -> RuntimeFile:
+def runtime_named(system: str, usual: RuntimeFile | None = None, graph: CudaGraph = "none") -> RuntimeFile:
     """The runtime of a system by the name that a row calls it.
 
     Args:
         system: its name.
+        graph: the operations that the host launches together; a runtime of `all` is of steps that do so.
         usual: what runs the systems that its own `systems` name, all where it has none, and those that no shipped
             runtime's name; None is `general`, for the latter.
     """
     if usual is not None and re.search(usual.systems, system.lower()):
         return usual
     named = [file for file in _shipped() if file.systems and re.search(file.systems, system.lower())]
-    return named[0] if named else usual or read_runtime("general")
+    of_graph = [file for file in named if file.cuda_graph == graph == "all"]
+    others = [file for file in named if file.cuda_graph != "all"]
+    return (*of_graph, *others, usual or read_runtime("general"))[0]
 
 
 def year_named(system: str) -> int:

@@ -286,6 +286,18 @@ def test_uneven_experts_hold_up_those_that_have_fewer_tokens() -> None:
     assert uneven.experts == pytest.approx(tuple(1.25 * s for s in even.experts))
 
 
+@pytest.mark.parametrize(("precision", "launches"), [("bf16", 3 * 3), ("fp8", 2 * 7 + 3)])
+def test_a_product_of_experts_is_launched_for_each_of_a_device_where_the_framework_loops(
+    precision: str, launches: int
+) -> None:
+    """Two devices share eight experts: three products are four each, and in 8 bits two of them read what is cast."""
+    layer = Layer(64, "bfloat16")
+    layer.dense(layer.value(256, rows=32, count=8), 512, experts=Mark.EXPERTS)
+    runtimes = (Runtime(experts_apart=apart) for apart in (True, False))
+    apart, joined = (_times(layer.work("layer"), of, precision=precision, ep=2, dp=2) for of in runtimes)
+    assert sum(apart[:3]) - sum(joined[:3]) == pytest.approx(launches * 1e-6)
+
+
 def test_gradients_of_weights_move_as_many_bytes_as_the_framework_does() -> None:
     """A cast of 1e6 gradients is traced as 2 bytes read and 4 written, at half of 1 TB/s, beside a sum over tokens."""
     kernels = KernelList()

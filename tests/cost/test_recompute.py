@@ -68,3 +68,14 @@ def test_a_module_that_is_part_of_another_or_that_a_model_lacks_changes_nothing(
     assert work.kinds[work.kind("none")] == "none"
     without = model_work(sized("llama3-8b", sequence=TOKENS).architecture, "llama3-8b", TOKENS, "bfloat16")  # type: ignore[arg-type]
     assert without.kind("layernorm+moe_act+mlp") == without.kind("mlp") and without.kind("moe") == 0
+
+
+def test_experts_that_are_weighted_before_their_last_product_are_not_kept() -> None:
+    """The eight results of a token, in 16 bits; where all of a mixture runs again, none of them was kept."""
+    work, strategy = deepseek(), Strategy(micro_batch=1, global_batch=8)
+    runtimes = (Runtime(weighs_within=within) for within in (False, True))
+    costings = [LayerCosting(work, Cluster(1, 1, 1e11, 1e11, 8e10), read_device("h100"), of) for of in runtimes]
+    costs = (costing.costs(strategy, costing.groups(strategy)) for costing in costings)
+    after, within = (of.memory[work.order[-2], :, 0] for of in costs)
+    assert (after - within)[work.kind("none")] == pytest.approx(TOKENS * PER_TOKEN * 2 * HIDDEN)
+    assert (after - within)[work.kind("moe")] == 0.0

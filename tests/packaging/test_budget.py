@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (965, 8),
-    "core": (8_158, 37),
-    "cost": (3_934, 20),
+    "core": (8_173, 37),
+    "cost": (3_939, 20),
     "envs": (1_509, 12),
     "export": (2_345, 16),
-    "formats": (5_301, 21),
+    "formats": (5_310, 21),
     "importing": (2_152, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_087, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_239, "files": 433, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 77_268, "files": 433, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
