@@ -24,9 +24,9 @@ import pytest
 BUDGET = {
     "automap_models": (1_028, 8),
     "core": (8_037, 37),
-    "cost": (3_895, 20),
+    "cost": (3_911, 20),
     "envs": (1_508, 12),
-    "export": (2_345, 16),
+    "export": (2_346, 16),
     "formats": (5_298, 21),
     "importing": (2_136, 15),
     "hlo": (6_921, 36),
@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (822, 5),
     "planners/staged": (3_334, 19),
-    "planners/strategies": (3_172, 15),
+    "planners/strategies": (3_209, 15),
     "plots": (1_249, 9),
-    "requests": (2_499, 15),
+    "requests": (2_500, 15),
     "rl": (960, 9),
     "serve": (1_115, 9),
     "run": (4_705, 24),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_806, "files": 432, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 76_861, "files": 432, "compiled": 75, "numbers": 261}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
