@@ -29,7 +29,7 @@ QUICK = StrategiesConfig(gap=0.3, guesses=10, refined=1, rounds=0, trials=6, bud
 """Of searches that are to find out whether anything fits."""
 USEFUL = 0.1
 """Share of the peak below which nobody would train: what fits so alone divides sequences over all nodes, say."""
-TRIAL = replace(QUICK, budget_s=0.3)
+TRIAL = replace(QUICK, refined=2, trials=24, budget_s=0.3)
 """Of searches of what is found to fit, for about how long its step is."""
 
 
