@@ -23,7 +23,7 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.model_work import LayerWork, ModelWork, module_bits
+from automap_models.core.model_work import LayerWork, Mark, ModelWork, module_bits
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import NARROW, Strategy
 from automap_models.cost.layer_times import ITEM_BYTES, PREFETCHED, Shares, StepClock
@@ -98,6 +98,7 @@ class LayerCosting:
         self.recomputed = np.isin(np.arange(len(self.rows)), [*self.blocks, *tower])
         of_rows = [work.kinds if again else ("none",) * len(work.kinds) for again in self.recomputed.tolist()]
         self.again = [run_again(layer, kinds, runtime) for layer, kinds in zip(self.rows, of_rows, strict=True)]
+        self._divided_rows: dict[object, tuple[FloatArray, ...]] = {}
         self._kernels: dict[object, KernelCosts] = {}
         self._costs: dict[object, LayerCosts] = {}
         self._groups: dict[object, ProcessGroups] = {}
@@ -132,13 +133,14 @@ class LayerCosting:
             self._costs[key] = self._with_gathers(strategy, groups, self._kernels[of_kernels])
         return self._costs[key]
 
-    def _divided(self, strategy: Strategy, groups: ProcessGroups, micro_batch: int) -> object:
-        """What kernels depend on, with micro-batches of this size."""
+    def _divided(self, strategy: Strategy, groups: ProcessGroups, *micro_batches: int, experts: bool = True) -> object:
+        """What kernels depend on, with micro-batches of these sizes, in layers with experts and without."""
         s = strategy
         once = s.micro_batches if self.runtime.casts_weights_once and s.precision in NARROW else 0
-        divided = (s.tp, s.cp, s.ep, s.expert_tensor, micro_batch, s.sequence_parallel, s.precision, once)
+        divided = (s.tp, s.cp, *micro_batches, s.sequence_parallel, s.precision, once)
         waits = self.runtime.sum_host_s > 0.0 and s.pp > 1
-        return divided, groups.tensor, groups.context, groups.experts, self.runtime.once_a_node(s), waits
+        of_experts = (s.ep, s.expert_tensor, groups.experts, self.runtime.once_a_node(s)) if experts else None
+        return divided, groups.tensor, groups.context, waits, of_experts
 
     def shares(self, strategy: Strategy, sizes: tuple[int, ...] = ()) -> Shares:
         """What a strategy makes of quantities with marks, with micro-batches of these sizes, or of its own."""
@@ -146,19 +148,33 @@ class LayerCosting:
 
     def timed(self, strategy: Strategy, groups: ProcessGroups, sizes: tuple[int, ...]) -> list[KernelCosts]:
         """With micro-batches of each of these sizes."""
-        shares, layers = self.shares(strategy, sizes), self.rows
-        clock = StepClock(strategy, self.device, groups, shares, self.runtime)
-        memory = np.stack([self._saved_bytes(clock, *row) for row in zip(layers, self.recomputed, strict=True)], axis=1)
-        parameters = np.array([shares.parameters_of(layer.parameters) for layer in layers])
-        boundary_bytes = np.stack([shares.bytes_of(layer.boundary) for layer in layers], axis=1)
-        rows = zip(layers, self.recomputed.tolist(), self.again, strict=True)
-        times = np.stack([clock.layer(*row) for row in rows], axis=1)
+        clock = StepClock(strategy, self.device, groups, self.shares(strategy, sizes), self.runtime)
+        of_rows = [self._row(clock, i) for i in range(len(self.rows))]
+        times, memory, boundary_bytes = (
+            np.stack(arrays, axis=1) for arrays in ([row[i] for row in of_rows] for i in range(3))
+        )
+        parameters, frozen = (np.array([row[i] for row in of_rows]) for i in (3, 4))
         if self.work.training.has_reference:  # it runs forward, and of two messages forward one has one back
             times[..., 0], times[..., 4::2] = 2.0 * times[..., 0], 2.0 * times[..., 4::2]
             boundary_bytes = boundary_bytes * 1.5
-        frozen = np.array([shares.parameters_of(layer.frozen) for layer in layers])
         sized = zip(times, memory, boundary_bytes, strict=True)
         return [KernelCosts(of_size, saved, parameters, sent, frozen) for of_size, saved, sent in sized]
+
+    def _row(self, clock: StepClock, i: int) -> tuple[FloatArray, ...]:
+        """Of one layer, which without experts is alike however these are divided: [B, R, 12] seconds, [B, R, 3] bytes,
+        [B] of its boundary, [2] parameters, [2] bytes that are frozen."""
+        layer, shares = self.rows[i], clock.shares
+        experts = layer.exchanged.values.size > 0 or bool((layer.parameters.marks & Mark.EXPERTS).any())
+        key = i, self._divided(clock.strategy, clock.groups, *shares.sizes, experts=experts)
+        if key not in self._divided_rows:
+            self._divided_rows[key] = (
+                clock.layer(layer, bool(self.recomputed[i]), self.again[i]),
+                self._saved_bytes(clock, layer, bool(self.recomputed[i])),
+                shares.bytes_of(layer.boundary),
+                np.array(shares.parameters_of(layer.parameters)),
+                np.array(shares.parameters_of(layer.frozen)),
+            )
+        return self._divided_rows[key]
 
     def _saved_bytes(self, clock: StepClock, layer: LayerWork, block: bool) -> FloatArray:
         """[B, R, 3] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed."""

@@ -17,7 +17,6 @@ from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 from automap_models.core.framework import Limits
 from automap_models.core.strategy import Strategy
@@ -102,6 +101,8 @@ def check(plan: BlockPlan, path: Path) -> None:
     parser_module("deepspeed.pipe", DISTRIBUTION)
     read = runpy.run_path(str(path))
     ranks = SimpleNamespace(get_data_parallel_world_size=lambda: s.dp)
+    from unittest.mock import patch  # with what it imports a twentieth of a second, for a check alone
+
     with patch.object(settings.dist, "get_rank", return_value=0):  # no process group is open here
         batches = settings.DeepSpeedConfig(read["CONFIG"], mpu=ranks)
     require_same("batch", batches.gradient_accumulation_steps, s.micro_batches)

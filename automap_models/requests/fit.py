@@ -15,6 +15,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.export.targets import training_limits
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Watch
+from automap_models.planners.strategies.bounds import holds_state
 from automap_models.planners.strategies.compare import Comparisons
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem
@@ -98,7 +99,7 @@ def _remedies(request: FitRequest, problem: StrategyProblem, watch: Watch) -> It
 def _fewer_tokens(request: FitRequest, problem: StrategyProblem, watch: Watch) -> Iterator[Change]:
     """Samples of half the tokens, and half of that again, as many tokens a step unless the samples are given."""
     shape = problem.work.facts.shape
-    if shape is None or isinstance(request.source.model, ModelWork):
+    if shape is None or isinstance(request.source.model, ModelWork) or not holds_state(problem):
         return
     tokens = shape.sequence // request.training.sequences // 2
     while tokens >= LEAST_TOKENS:

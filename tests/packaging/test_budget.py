@@ -24,9 +24,9 @@ import pytest
 BUDGET = {
     "automap_models": (965, 8),
     "core": (8_173, 37),
-    "cost": (3_939, 20),
+    "cost": (3_955, 20),
     "envs": (1_509, 12),
-    "export": (2_345, 16),
+    "export": (2_346, 16),
     "formats": (5_310, 21),
     "importing": (2_152, 15),
     "hlo": (6_921, 36),
@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_336, 19),
-    "planners/strategies": (3_186, 15),
+    "planners/strategies": (3_223, 15),
     "plots": (1_249, 9),
-    "requests": (2_585, 15),
+    "requests": (2_586, 15),
     "rl": (960, 9),
     "serve": (1_115, 9),
     "run": (4_708, 24),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_087, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_268, "files": 433, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 77_323, "files": 433, "compiled": 75, "numbers": 261}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

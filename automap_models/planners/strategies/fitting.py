@@ -55,7 +55,9 @@ def _step_by_step(counts: IntArray, tables: FloatArray, moments: FloatArray, roo
     for its seconds, until all fits or there were more steps than choices. Then one after the other has the shortest
     choice that still fits, as long as that is shorter.
     """
-    chosen, steps = np.zeros_like(counts), counts.sum()
+    chosen, steps = np.zeros_like(counts), 0
+    for v in range(counts.size):  # a reduction of numpy's would have numba import scipy, which takes 0.2 s
+        steps += counts[v]
     while True:
         fullest, nbytes = _fullest(chosen, tables, moments, needed)
         if nbytes <= room:

@@ -230,6 +230,14 @@ def neighbours(problem: StrategyProblem, strategy: Strategy) -> Iterator[Subspac
     yield from (*of_distance.get(nearest, ()), *of_distance.get(nearest + 1, ()))
 
 
+def oddities(degrees: Degrees, devices_per_node: int, sequence: int) -> int:
+    """How many things of a set of degrees are rarely of the best strategy: tensor parallelism across nodes or without
+    sequence parallelism, many samples at once, sequences in small pieces."""
+    d = degrees
+    of_tensor = (d.tp > devices_per_node) + (d.sequence_parallel != (d.tp > 1))
+    return of_tensor + (d.micro_batch > 4) + (sequence < 1024 * d.cp)
+
+
 def usual_degrees(degree_sets: Sequence[Degrees], devices_per_node: int, experts: int) -> list[Degrees]:
     """What a person would try: one or two samples at once, tensor parallelism inside a node, whole sequences."""
     cp = min((d.cp for d in degree_sets), default=1)

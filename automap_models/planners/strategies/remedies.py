@@ -25,9 +25,11 @@ Change = tuple[str, StrategyProblem]
 WORTH = 0.2
 """Share of a step that hosts have to save where something fits without them: how fast they update weights is known
 within a factor of two."""
-QUICK = StrategiesConfig(gap=0.3, guesses=10, refined=1, rounds=1, trials=6, budget_s=2.0)
+QUICK = StrategiesConfig(gap=0.3, guesses=10, refined=1, rounds=0, trials=6, budget_s=1.0)
 """Of searches that are to find out whether anything fits."""
-TRIAL = replace(QUICK, guesses=4, trials=2, budget_s=0.2)
+USEFUL = 0.1
+"""Share of the peak below which nobody would train: what fits so alone divides sequences over all nodes, say."""
+TRIAL = replace(QUICK, refined=2, trials=24, budget_s=0.3)
 """Of searches of what is found to fit, for about how long its step is."""
 
 
@@ -117,13 +119,12 @@ def remedies(
     changes: Iterable[Change],
     watch: Watch = SILENT,
     deadline: Deadline = NEVER,
-    config: StrategiesConfig = TRIAL,
 ) -> Iterator[Remedy]:
-    """Those of some changes with which something fits, by searches that go so far."""
+    """Those of some changes with which something fits, by short searches."""
     for change, changed in changes:
         watch(Progress(f"trying {change}"))
         with suppress(BadInput):
-            cost: Estimate | None = StrategiesPlanner(config).solve(_of_one_sample(changed), deadline=deadline).cost
+            cost: Estimate | None = StrategiesPlanner(TRIAL).solve(_of_one_sample(changed), deadline=deadline).cost
             if cost is not None:
                 yield Remedy(change, cost)
 
@@ -134,18 +135,29 @@ def _of_one_sample(problem: StrategyProblem) -> StrategyProblem:
 
 
 def first_remedy(changes: Sequence[Change], watch: Watch = SILENT, deadline: Deadline = NEVER) -> Remedy | None:
-    """The first of some changes with which a search finds what fits, where it does with all later ones, too: from the
-    first one on with which one of the emptiest strategies does, by bisection."""
+    """The first of some changes with which one of the emptiest strategies fits, where it does with all later ones, too:
+    by bisection, for which memory is looked at and nothing is searched. Or one of the next two, where what is found
+    with the first one is not USEFUL."""
 
-    def fits(changed: StrategyProblem) -> bool:
+    def fitting(changed: StrategyProblem) -> Estimate | None:
         problem = _of_one_sample(changed)
         least = emptiest(problem) if holds_state(problem) else None
-        return least is not None and problem.fits(least)
+        return least if least is not None and problem.fits(least) else None
 
-    if not changes or not fits(changes[-1][1]):
+    def begun(change: Change) -> Change:
+        """Its search begins beside what fits, which is priced, too: so it comes to something."""
+        least = fitting(change[1])
+        return change if least is None else (change[0], replace(change[1], start=(least.strategy, least.strategy)))
+
+    if not changes or fitting(changes[-1][1]) is None:
         return None
-    first = bisect_left(changes, True, hi=len(changes) - 1, key=lambda change: fits(change[1]))
-    return next(remedies(changes[first:], watch, deadline, QUICK), None)
+    first = bisect_left(changes, True, hi=len(changes) - 1, key=lambda change: fitting(change[1]) is not None)
+    of_changes: list[Remedy] = []
+    for remedy in remedies(map(begun, changes[first : first + 3]), watch, deadline):
+        if remedy.cost.mfu >= USEFUL:
+            return remedy
+        of_changes.append(remedy)
+    return of_changes[0] if of_changes else None
 
 
 def without_reserve(problem: StrategyProblem) -> Iterator[Change]:
@@ -181,18 +193,23 @@ def more_devices(problem: StrategyProblem, watch: Watch, deadline: Deadline) -> 
     Numbers that samples or layers cannot be divided by are passed over, and those of devices that nobody offers: they
     are powers of two, or whole nodes of 8.
     """
-    cluster, least = problem.cluster, on_hosts(problem) or problem
+    cluster, hosted = problem.cluster, on_hosts(problem) or problem
 
     def larger(nodes: int) -> StrategyProblem:
-        return replace(least, cluster=replace(cluster, nodes=nodes))
+        return replace(hosted, cluster=replace(cluster, nodes=nodes))
 
-    nodes, remedy = cluster.nodes, None
-    while remedy is None and nodes < 32 * cluster.nodes and not cluster.groups:
+    nodes, least_useful = cluster.nodes, None
+    while nodes < 32 * cluster.nodes and not cluster.groups:
         problems = (larger(size) for size in range(nodes + 1, 2 * nodes + 1))
         offered = ((changed.cluster.devices, changed) for changed in problems if _offered(changed.cluster.devices))
         changes = [(f"give {devices} devices", changed) for devices, changed in offered if any_subspace(changed)]
         remedy, nodes = first_remedy(changes, watch, deadline), 2 * nodes
-    return remedy
+        if remedy is not None and remedy.cost.mfu >= USEFUL:
+            return remedy
+        if least_useful is not None:
+            break
+        least_useful = remedy
+    return least_useful
 
 
 def _offered(devices: int) -> bool:

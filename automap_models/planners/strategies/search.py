@@ -45,6 +45,7 @@ from automap_models.planners.strategies.grid import (
     ScheduleChoice,
     Subspace,
     neighbours,
+    oddities,
     usual_degrees,
 )
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
@@ -53,6 +54,10 @@ from automap_models.planners.strategies.subspace_costs import RankCosts, Subspac
 
 Explore = Callable[[float], None]
 """What is done about an entry of the queue, of such a bound, when it has the least one."""
+
+
+LISTED = 125
+"""Sets of degrees that are bounded for each guess: all of 2,048 devices for 80 guesses."""
 
 
 @dataclass(eq=False)
@@ -195,19 +200,22 @@ class Search:
     def bounded_degrees(self) -> list[tuple[float, Degrees]]:
         """All divisions with their bounds, after some that a person would try: short searches come to no others.
 
-        Where listing them takes half of the time, the others are left out, and nothing is proven.
+        Where listing them takes half of the time, or they are many for so few guesses, the oddest ones are left out,
+        and nothing is proven.
         """
+        per_node, shape = self.problem.cluster.devices_per_node, self.problem.work.shape
         degree_sets = [degrees for degrees in self.grid.degree_sets() if self.grid.schedules(degrees)]
+        degree_sets.sort(key=lambda degrees: oddities(degrees, per_node, shape.sequence))
         self.counts.divisions += len(degree_sets)
         for layers in self.pricing.layers:
             layers.expect(degrees.micro_batch for degrees in degree_sets)
-        usual = usual_degrees(degree_sets, self.problem.cluster.devices_per_node, self.problem.work.shape.experts or 1)
+        usual = usual_degrees(degree_sets, per_node, shape.experts or 1)
         self.price_estimates(usual, self.config.guesses // 4)
         listing = self.deadline.part(0.5 * self.config.budget_s, effort.counted_s)
         bounded: list[tuple[float, Degrees]] = []
         room: dict[Degrees, bool] = {}  # of degrees with their smallest micro-batch
-        for degrees in degree_sets:
-            if listing.passed:
+        for number, degrees in enumerate(degree_sets):
+            if listing.passed or number >= LISTED * (1 + self.config.guesses):
                 self.open_s = 0.0
                 break
             alike = degrees._replace(micro_batch=1)
@@ -270,12 +278,13 @@ class Search:
         """Simulate a subspace, if it is the first one of its ranks: short searches and comparisons live on these. Then
         bound it by its program of few chains, and show a strategy of that."""
         ranks = node.costs.ranks
-        if ranks not in self.entered and len(self.entered) < self.config.guesses:
+        programs = self.config.rounds > 0
+        if ranks not in self.entered and (len(self.entered) < self.config.guesses or not programs):
             self.entered.add(ranks)
             self.simulate(node, node.completions.balanced())
-            if bound_s >= self.limit_s:
-                self.open_s = min(self.open_s, bound_s)
-                return
+        if bound_s >= self.limit_s or not programs:
+            self.open_s = min(self.open_s, bound_s)
+            return
         self.counts.relaxed += 1
         relaxed = node.relaxation.solve(0, self.limit_s)
         self.round_off(node, relaxed, neighbours=False)

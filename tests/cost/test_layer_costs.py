@@ -1,0 +1,61 @@
+"""Costs of layers that strategies share: what one has worked out is what another one would work out alone."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from strategy_problems import DEVICE
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.strategy import Dispatcher, Strategy
+from automap_models.core.sublayer_sizes import Mixture
+from automap_models.cost.layer_costs import LayerCosting, LayerCosts
+from automap_models.cost.layer_times import StepClock
+from automap_models.workloads.sizes import DecoderConfig
+from automap_models.workloads.transformer import model_work
+
+CLUSTER = Cluster(2, 4, 1e11, 1e10, 1e12)
+CONFIG = DecoderConfig(width=128, heads=4, layers=3, vocabulary=512, mixture=Mixture(4, 2, 128))
+WORK = model_work(CONFIG, "mixture", 64, "bfloat16")
+DISPATCHERS: tuple[Dispatcher, ...] = ("alltoall", "deepep")
+STRATEGIES = [
+    Strategy(micro_batch=size, global_batch=16, tp=tp, dp=8 // tp, ep=ep, sequence_parallel=shared, dispatcher=name)
+    for tp, ep, size, shared, name in product((1, 2), (1, 2, 4), (1, 2), (False, True), DISPATCHERS)
+    if tp > 1 or not shared
+]
+
+
+def costs(costing: LayerCosting, strategy: Strategy) -> LayerCosts:
+    return costing.costs(strategy, costing.groups(strategy))
+
+
+def test_strategies_in_any_order_cost_what_each_costs_alone() -> None:
+    together = LayerCosting(WORK, CLUSTER, DEVICE)
+    together.expect((1, 2))
+    for i in np.random.default_rng(38).permutation(len(STRATEGIES)).tolist():
+        shared, alone = (costs(costing, STRATEGIES[i]) for costing in (together, LayerCosting(WORK, CLUSTER, DEVICE)))
+        for field in fields(LayerCosts):
+            pair = getattr(shared, field.name), getattr(alone, field.name)
+            assert np.allclose(*pair, rtol=1e-12, atol=0.0), (STRATEGIES[i], field.name)
+
+
+def test_layers_without_experts_are_timed_once_however_experts_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An embedding and a head for each way of tp with sequence parallelism; blocks for each of experts and dispatchers,
+    too."""
+    timed, layer = [0], StepClock.layer
+
+    def counted(*arguments: Any) -> Any:
+        timed[0] += 1
+        return layer(*arguments)
+
+    monkeypatch.setattr(StepClock, "layer", counted)
+    costing = LayerCosting(WORK, CLUSTER, DEVICE)
+    costing.expect((1, 2))
+    for strategy in STRATEGIES:
+        costs(costing, strategy)
+    assert len(WORK.layers) == 3
+    assert timed[0] == 3 * 2 + 3 * (3 * 2)
