@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (1_028, 8),
-    "core": (8_037, 37),
+    "core": (8_044, 37),
     "cost": (3_895, 20),
     "envs": (1_508, 12),
     "export": (2_345, 16),
-    "formats": (5_298, 21),
+    "formats": (5_330, 21),
     "importing": (2_136, 15),
     "hlo": (6_921, 36),
     "planners": (844, 6),
@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (822, 5),
     "planners/staged": (3_334, 19),
-    "planners/strategies": (3_172, 15),
+    "planners/strategies": (3_186, 15),
     "plots": (1_249, 9),
-    "requests": (2_499, 15),
+    "requests": (2_691, 16),
     "rl": (960, 9),
     "serve": (1_115, 9),
     "run": (4_705, 24),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (3_100, 14),
     "workloads": (5_781, 34),
     "zoo": (1, 1),
-    "infer": (6_006, 37),
+    "infer": (6_066, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_806, "files": 432, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 77_111, "files": 433, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
