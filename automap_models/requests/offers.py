@@ -53,7 +53,7 @@ def offered(request: StrategyRequest) -> list[Cluster]:
     if request.devices is not None:
         sizes = [size for cluster in named for size in _sizes(cluster, *request.devices)]
         return sizes if is_choice(request, named) else list(dict.fromkeys([*named, *sizes]))
-    return [part for cluster in named for part in (cluster, *_alone(cluster))]
+    return [part for cluster in named for part in (cluster, *alone(cluster))]
 
 
 def is_choice(request: StrategyRequest, clusters: Sequence[Cluster]) -> bool:
@@ -76,7 +76,7 @@ def _sizes(cluster: Cluster, least: int, most: int) -> Iterator[Cluster]:
         least *= 2
 
 
-def _alone(cluster: Cluster) -> Iterator[Cluster]:
+def alone(cluster: Cluster) -> Iterator[Cluster]:
     """Each kind of devices of a mixed cluster alone, where all are named: the others would stand idle."""
     kinds = dict.fromkeys(group.device for group in cluster.groups)
     if len(kinds) > 1 and all(kinds):

@@ -21,7 +21,7 @@ from automap_models.core.strategy import PARTS, Precision, Strategy, Transformer
 from automap_models.core.tuning import Training
 from automap_models.cost.profile_layers import ProfileWork
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
-from automap_models.errors import BadInput, Infeasible
+from automap_models.errors import BadInput
 from automap_models.export.target import Source as PlanSource
 from automap_models.export.targets import strategy_limits, target_by_name, training_limits
 from automap_models.formats.atomic import write_json
@@ -47,7 +47,7 @@ from automap_models.planners.strategies.remedies import what_would_fit, with_hos
 from automap_models.plots.figures import drawn
 from automap_models.plots.html import strategy_html
 from automap_models.requests import StrategyRequest, device_on
-from automap_models.requests.offers import Choice, choice_of, chosen, gpu_hour, is_choice, offered
+from automap_models.requests.offers import Choice, alone, choice_of, chosen, gpu_hour, is_choice, offered
 from automap_models.requests.profile import profiled_model
 from automap_models.simulate.strategy import StrategyPricing, require_device
 from automap_models.workloads.source import Source, transformer
@@ -183,17 +183,19 @@ def searched(
     config = replace(usual, budget_s=half_s / len(problems))
     begun_s = effort.counted_s()
     sizes = list(_searched_each(problems, config, watch))
-    number = 0 if choosing is None else chosen(choosing, sizes, min_gain)
-    result = with_hosts(sizes[number], config, watch, deadline.part(0.5 * deadline.remaining_s))
-    problem = result.problem
-    searched_s = effort.counted_s() - begun_s
-    if result.plan is None:
-        assert result.reason is not None
-        raise what_would_fit(problem, result.reason, watch, deadline)
-    comparing_s = min(max(3.0, 2.0 * searched_s / len(problems)), deadline.remaining_s)
-    best = Comparisons(result, config, watch, comparing_s, training_limits(), min_gain).answer()
-    choice = None if choosing is None else choice_of(choosing, sizes, best.result)
-    sizes[number] = best.result
+    bounded, compared = list(sizes), dict[int, Compared]()
+    # What frameworks train of the best one may be longer than what was found on another cluster: then that is compared.
+    while (number := 0 if choosing is None else chosen(choosing, sizes, min_gain)) not in compared:
+        result = with_hosts(sizes[number], config, watch, deadline.part(0.5 * deadline.remaining_s))
+        searched_s = effort.counted_s() - begun_s
+        if result.plan is None:
+            assert result.reason is not None
+            raise what_would_fit(result.problem, result.reason, watch, deadline)
+        comparing_s = min(max(3.0, 2.0 * searched_s / len(problems)), deadline.remaining_s)
+        compared[number] = Comparisons(result, config, watch, comparing_s, training_limits(), min_gain).answer()
+        sizes[number] = compared[number].result
+    best = compared[number]
+    choice = None if choosing is None or len(sizes) == 1 else choice_of(choosing, bounded, best.result)
     everything = {**vars(best.result), "taken_s": time.perf_counter() - begun}
     if choosing is None:
         sizes.sort(key=lambda result: result.problem.cluster.devices)
@@ -203,15 +205,15 @@ def searched(
 def _searched_each(
     problems: Sequence[StrategyProblem], config: StrategiesConfig, watch: Watch
 ) -> Iterator[Result[StrategyProblem, Strategy]]:
-    """The best strategy of each problem; one of several that fixed fields do not divide has none."""
+    """The best strategy of each problem; parts of mixed clusters that fixed fields do not divide are left out."""
+    parts = {part for problem in problems for part in alone(problem.cluster)}
     for problem in problems:
         watch(Progress(f"searching strategies on {problem.cluster.name}"))
         try:
             yield StrategiesPlanner(config).solve(problem, watch=watch)
-        except BadInput as error:
-            if problem is problems[0]:
+        except BadInput:
+            if problem.cluster not in parts:
                 raise
-            yield Result(problem, None, None, "infeasible", reason=Infeasible(error.what, do=error.do))
 
 
 def frameworks_of(result: Result[StrategyProblem, Strategy]) -> list[str]:

@@ -39,7 +39,7 @@ BUDGET = {
     "planners/staged": (3_334, 19),
     "planners/strategies": (3_186, 15),
     "plots": (1_249, 9),
-    "requests": (2_691, 16),
+    "requests": (2_693, 16),
     "rl": (960, 9),
     "serve": (1_115, 9),
     "run": (4_705, 24),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_070, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_111, "files": 433, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 77_113, "files": 433, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
