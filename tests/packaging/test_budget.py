@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (6_066, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_070, 32),
+    "benchmarks": (6_089, 32),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 77_113, "files": 433, "compiled": 75, "numbers": 259}
