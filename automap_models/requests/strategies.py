@@ -196,7 +196,7 @@ def searched(
         sizes[number] = compared[number].result
     best = compared[number]
     choice = None if choosing is None or len(sizes) == 1 else choice_of(choosing, bounded, best.result)
-    everything = {**vars(best.result), "taken_s": time.perf_counter() - begun}
+    everything: dict[str, Any] = {**vars(best.result), "taken_s": time.perf_counter() - begun}
     if choosing is None:
         sizes.sort(key=lambda result: result.problem.cluster.devices)
     return StrategyResult(**everything, compared=best, sizes=sizes if len(sizes) > 1 else (), choice=choice)
