@@ -131,8 +131,8 @@ def rated(request: StrategyRequest, result: Searched, step_s: float) -> tuple[fl
         return 2.0, run.days
     if run is not None and run.in_budget is False:
         return 1.0, run.cost or 0.0
-    amounts = {"step": step_s, "cost": run and run.cost, "devices": cluster.devices}
-    return 0.0, float(amounts[request.minimize or "step"] or 0.0)
+    cost = 0.0 if run is None or run.cost is None else run.cost
+    return 0.0, {"step": step_s, "cost": cost, "devices": float(cluster.devices)}[request.minimize or "step"]
 
 
 def chosen(request: StrategyRequest, results: Sequence[Searched], min_gain: float = DEFAULT_MIN_GAIN) -> int:
