@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (1_028, 8),
     "core": (8_044, 37),
-    "cost": (3_895, 20),
+    "cost": (3_923, 20),
     "envs": (1_509, 12),
     "export": (2_345, 16),
     "formats": (5_333, 21),
@@ -50,10 +50,10 @@ BUDGET = {
     "infer": (6_066, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_090, 32),
+    "benchmarks": (6_090, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_137, "files": 433, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 77_165, "files": 433, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
