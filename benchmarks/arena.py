@@ -10,7 +10,7 @@ the clone is built beside the answers, in FOLDER; a planner whose answers lie th
 
 A planner's plan is the first of its own order that fits by their simulator, as in their evaluation. Beside them stand
 
-- `automap`: the planner of strategies on automap's clock of the device, which reads no profile of theirs; its
+- `automap`: the planner of strategies on automap's clock of the devices, which reads no profile of theirs; its
   strategies are those that their simulator can price (fp32, 1F1B, no ZeRO, no recomputation);
 - `search of this script`: an exact one on the numbers that their simulator computes with (sailor_clock.py), which no
   user of automap has: it says what is to be had there.
@@ -38,7 +38,7 @@ from typing import Any
 from common import print_rows, require_commit, tracked
 from sailor_clock import Clock, ClockedPlan, Replicas, shortest
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.planners.strategies.planner import StrategiesPlanner
@@ -65,6 +65,8 @@ PROFILES = {
 }
 """Planner → where its profile lies under sailor/Planner."""
 MEMORY_GIB = {"A100-40": 40, "V100-16": 16}
+KINDS = {"A100-40": "a100-40", "V100-16": "v100"}
+"""Kind of device → its name here."""
 JUDGE = """
 import contextlib, io, json, sys
 from sailor.Planner.simulations.runtime_simulator import Simulator
@@ -240,8 +242,8 @@ def span(counts: Sequence[int]) -> str:
     return f"{least}" if least == most else f"{least} to {most}"
 
 
-def own_clock(sailor: Sailor, model: str, devices: int) -> list[ClockedPlan]:
-    """The shortest strategies on A100 of each micro-batch and degree of tensor parallelism, in the planner's order."""
+def own_clock(sailor: Sailor, model: str, devices: Mapping[str, int]) -> list[ClockedPlan]:
+    """The shortest strategies of each micro-batch and tp that all kinds have times of, in the planner's order."""
     sizes = sailor.read(f"simulations/configs/{MODELS[model]}")
     names = {"hidden_size": "n_embd", "num_layers": "n_layer", "heads": "n_head", "vocab_size": "vocab_size"}
     config = {"model_type": "gpt2", "n_positions": sizes["sequence_length"], "tie_word_embeddings": False}
@@ -249,37 +251,54 @@ def own_clock(sailor: Sailor, model: str, devices: int) -> list[ClockedPlan]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config))
         work = read_model_work(f"{folder}/config.json", sequence=sizes["sequence_length"], dtype="float32")
-    _, link = sailor.link("A100-40", "A100-40")
-    cluster = Cluster(devices // 4, 4, 300e9, 4 * link, 40 * 2.0**30, name=f"{devices} A100")
+    groups = [
+        NodeGroup(n // 4, 4, 300e9, 4 * sailor.link(kind, kind)[1], MEMORY_GIB[kind] * 2.0**30, KINDS[kind])
+        for kind, n in devices.items()
+    ]
+    cluster, times = Cluster.of_groups(groups), sailor.read("simulations/profiles_tmp.json")[model]
     best = []
     for micro_batch, tp in product((1, 2, 4, 8), (1, 2, 4)):
+        if any(str(tp) not in times[kind].get(str(micro_batch), {}) for kind in devices):
+            continue
         problem = StrategyProblem(
             work=work,
             cluster=cluster,
             device=read_device("a100-40"),
+            kinds={KINDS[kind]: read_device(KINDS[kind]) for kind in devices},
             global_batch=sizes["global_batch_size"],
             fixed={**PRICED, "micro_batch": micro_batch, "tp": tp},
         )
         result = StrategiesPlanner(StrategiesConfig(budget_s=1.0)).solve(problem)
         if result.cost is not None and result.plan is not None:
-            best.append((result.cost.step_s, clocked(result.plan, result.cost.step_s, work.shape)))
+            plan = clocked(result.plan, result.cost.step_s, work.shape, result.problem.cluster)
+            best.append((result.cost.step_s, plan))
     return [plan for _, plan in sorted(best, key=lambda entry: entry[0])]
 
 
-def clocked(strategy: Strategy, step_s: float, shape: TransformerShape) -> ClockedPlan:
+def clocked(strategy: Strategy, step_s: float, shape: TransformerShape, cluster: Cluster) -> ClockedPlan:
     """A strategy as a pipeline of their layers, of which the first is the embedding and the last one the head."""
     ends = list(accumulate(strategy.stage_layers(shape), initial=1))
     ends[0], ends[-1] = 0, ends[-1] + 1
-    team = (Replicas("A100-40", strategy.tp, strategy.dp),)
-    return ClockedPlan(strategy.micro_batch, tuple((range(*pair), team) for pair in pairwise(ends)), step_s)
+    names = [name for group in cluster.groups for name in [group.device] * (group.nodes * group.devices_per_node)]
+    size = strategy.devices // strategy.pp
+    ranks = [names[first : first + size] for first in range(0, strategy.devices, size)]
+    teams = [
+        tuple(
+            Replicas(kind, strategy.tp, rank.count(name) // strategy.tp) for kind, name in KINDS.items() if name in rank
+        )
+        for rank in ranks
+    ]
+    stages = [(range(*pair), team) for pair, team in zip(pairwise(ends), teams, strict=True)]
+    return ClockedPlan(strategy.micro_batch, tuple(stages), step_s)
 
 
 def ours(sailor: Sailor, model: str, devices: Mapping[str, int]) -> Iterator[Answer]:
     """Answers of ours on a cluster, by each of the clocks that has something to say of it."""
-    clock, a100 = sailor.clock(model), devices["A100-40"]
-    searches: dict[str, Callable[[], list[ClockedPlan]]] = {THEIR_CLOCK: lambda: list(shortest(clock, devices))}
-    if len(devices) == 1:
-        searches[OUR_CLOCK] = lambda: own_clock(sailor, model, a100)
+    clock = sailor.clock(model)
+    searches: dict[str, Callable[[], list[ClockedPlan]]] = {
+        THEIR_CLOCK: lambda: list(shortest(clock, devices)),
+        OUR_CLOCK: lambda: own_clock(sailor, model, devices),
+    }
     timed = []
     for name, search in searches.items():
         begin = time.perf_counter()

@@ -188,6 +188,7 @@ class TrainingRun(TypedDict):
     goodput: float
     checkpoint_every_s: float | None
     in_time: bool | None
+    in_budget: bool | None
 
 
 class Priced(TypedDict):
@@ -283,9 +284,16 @@ class Shorter(TypedDict):
 
 
 class OfSize(TypedDict):
+    cluster: str
     devices: int
     bound_s: float | None
     best: Priced | None
+
+
+class Choice(TypedDict):
+    minimize: Literal["step", "cost", "devices"]
+    clusters: int
+    gap: float | None
 
 
 Searched = TypedDict(
@@ -308,6 +316,7 @@ Searched = TypedDict(
         "without_limits": NotRequired[Priced | None],
         "command": NotRequired[str | None],
         "sizes": NotRequired[list[OfSize]],
+        "choice": NotRequired[Choice],
     },
 )
 """`automap plan --tp …`: the best strategy, its proof, and what it was compared with."""

@@ -13,6 +13,7 @@ and least where τ is about √(2 · δ · M) (Young, 1974).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ class TrainingRun(NamedTuple):
         goodput: share of the days that are steps which are not repeated.
         checkpoint_every_s: seconds of steps between two checkpoints that are best; None without failures.
         in_time: whether the days are no more than those of the deadline; None where there is none.
+        in_budget: whether the cost is no more than it may be; None where it may be any.
     """
 
     tokens: float
@@ -39,6 +41,7 @@ class TrainingRun(NamedTuple):
     goodput: float
     checkpoint_every_s: float | None
     in_time: bool | None
+    in_budget: bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +50,9 @@ class TrainingGoal:
 
     Attributes:
         tokens: all of them.
-        gpu_hour: what a device costs an hour, in any currency; None where nobody asks.
+        gpu_hour: what a device costs an hour, in any currency, or by kind; None where nobody asks.
         deadline: seconds that training may take; None is any number.
+        max_cost: most that training may cost, in that currency; None is any amount.
         mtbf: seconds between two failures of one device in the mean; None is without failures.
         checkpoint: seconds in which training stands still for a checkpoint.
         restart: seconds from a failure until training goes on.
@@ -58,8 +62,9 @@ class TrainingGoal:
     """
 
     tokens: float
-    gpu_hour: float | None = None
+    gpu_hour: float | Mapping[str, float] | None = None
     deadline: float | None = None
+    max_cost: float | None = None
     mtbf: float | None = None
     checkpoint: float = 30.0
     restart: float = 300.0
@@ -67,8 +72,9 @@ class TrainingGoal:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and not 0 < value < math.inf:
-                raise BadInput(f"is {value:g}", where=f"`{field.name}`", do="give a positive number")
+            for number in value.values() if isinstance(value, Mapping) else (value,):
+                if number is not None and not 0 < number < math.inf:
+                    raise BadInput(f"is {number:g}", where=f"`{field.name}`", do="give a positive number")
 
     @classmethod
     def of_options(cls, options: dict[str, Any]) -> TrainingGoal | None:
@@ -83,7 +89,7 @@ class TrainingGoal:
         return cls(**options) if options else None
 
     def run(self, tokens_per_s: float, devices: int) -> TrainingRun:
-        """What it takes on so many devices.
+        """What it takes on so many devices, which have one price.
 
         Args:
             tokens_per_s: of all of them.
@@ -100,9 +106,10 @@ class TrainingGoal:
             raise BadInput(what, where="`mtbf`", do="give the time between two failures of one device")
         taken_s = self.tokens / tokens_per_s / share
         hours = taken_s / 3600.0 * devices
-        cost = None if self.gpu_hour is None else hours * self.gpu_hour
+        cost = None if self.gpu_hour is None else hours * self.gpu_hour  # type: ignore[operator]
         in_time = None if self.deadline is None else taken_s <= self.deadline
-        return TrainingRun(self.tokens, taken_s / 86400.0, hours, cost, share, interval_s, in_time)
+        in_budget = None if self.max_cost is None or cost is None else cost <= self.max_cost
+        return TrainingRun(self.tokens, taken_s / 86400.0, hours, cost, share, interval_s, in_time, in_budget)
 
 
 def goodput(failing_s: float, checkpoint_s: float, restart_s: float) -> tuple[float, float]:

@@ -218,16 +218,48 @@ SIZED = re.compile(r"(?:(\d{1,9}) *[xX×] *)?(\d{1,9}) *[xX×] *([^ ].*)|([^ ].*
 
 def read_cluster(name_or_path: str | Path) -> Cluster:
     """The shipped cluster of that name, the one in that YAML file (`./A` is a file, `A` is the shipped one), or devices
-    of a kind in its usual nodes: `32xh100`, `h100x32`, or nodes × devices, `8x4xh100`.
+    of a kind in its usual nodes: `32xh100`, `h100x32`, or nodes × devices, `8x4xh100`; or of several kinds in one job:
+    `16xh100+16xa100`.
 
     Raises:
         BadInput: neither a known name nor a readable file nor devices of a kind that has usual nodes, or a key that is
             missing, unknown or has a wrong value.
     """
+    named = _split(name_or_path, ",")
+    if len(named) > 1:
+        do = f"give one, such as {named[0]}; automap plan chooses among several for a transformer"
+        raise BadInput(f"{' and '.join(named)} are several clusters", do=do)
+    if len(_split(name_or_path, "+")) > 1:
+        clusters = [read_cluster(part) for part in _split(name_or_path, "+")]
+        groups = [group for part in clusters for group in part.groups or (_group_of(part),)]
+        return Cluster.of_groups(groups, "+".join(part.name for part in clusters))
     sized = SIZED.fullmatch(str(name_or_path))
     if sized and not is_file(Path(name_or_path)) and (sized[3] or sized[4].lower() in known_devices()):
         return _sized_cluster(sized[3] or sized[4], int(sized[2] or sized[5]), int(sized[1]) if sized[1] else None)
     return _read_cluster(name_or_path)
+
+
+def _group_of(cluster: Cluster) -> NodeGroup:
+    """The nodes of a uniform cluster as a group of a mixed one."""
+    rates = read_device(cluster.device).matrix_rates if cluster.device else ()
+    return NodeGroup(**_numbers(cluster), device=cluster.device, rates=rates)
+
+
+def clusters_named(names: str) -> list[Cluster]:
+    """Clusters by `read_cluster`, of which several stand with commas between them: `32xh100,64xa100`.
+
+    Raises:
+        BadInput: as of that.
+    """
+    return [read_cluster(name) for name in _split(names, ",")]
+
+
+def _split(name_or_path: str | Path, sign: str) -> list[str]:
+    """A name at each of these signs, where what is between them are names of clusters; else as it is."""
+    parts = [part.strip() for part in str(name_or_path).split(sign)]
+    names = known_clusters()
+    named = all(part in names or all(map(SIZED.fullmatch, part.split("+"))) or is_file(Path(part)) for part in parts)
+    return parts if named and not is_file(Path(name_or_path)) else [str(name_or_path)]
 
 
 def _read_cluster(name_or_path: str | Path) -> Cluster:

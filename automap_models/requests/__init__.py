@@ -214,6 +214,8 @@ class StrategyRequest(PlanRequest):
         reserve: bytes that are left free: of each device under None, of devices of a rank beside that by its number.
         target: the framework that is to run it, whose limits hold; None for any.
         devices: least and most devices of a sweep; None for the cluster as it is.
+        minimize: what the chosen one of several clusters has the least of, one of MINIMIZED; None is the step of
+            several that `topo` names, with commas between, and else the one that it names.
         goal: the whole training; None where nobody asks what that takes.
     """
 
@@ -227,8 +229,13 @@ class StrategyRequest(PlanRequest):
     target: str | None = None
     devices: tuple[int, int] | None = None
     goal: TrainingGoal | None = None
+    minimize: str | None = None
 
     def __post_init__(self) -> None:
+        if self.minimize not in (None, *MINIMIZED):
+            raise BadInput(f"is {self.minimize!r}", where="`minimize`", do=f"give {', '.join(MINIMIZED)}")
+        if self.minimize == "cost" and self.goal is None:
+            raise BadInput("cost is of a training that nobody asks for", where="`minimize`", do="give `tokens`")
         sizes: object = self.devices
         pair = isinstance(sizes, tuple) and len(sizes) == 2 and all(isinstance(n, int) and n > 0 for n in sizes)
         if sizes is not None and not pair:
@@ -282,7 +289,9 @@ FIELDS = (
 
 TRAINING = ("optimizer", "states", "freeze", "lora", "quantize", "loss", "packed")
 """Options of `core.tuning.Training`."""
-TRAINING_GOAL = ("tokens", "gpu_hour", "deadline", "mtbf", "checkpoint", "restart")
+MINIMIZED = ("step", "cost", "devices")
+"""What the cluster that is chosen has the least of."""
+TRAINING_GOAL = ("tokens", "gpu_hour", "deadline", "max_cost", "mtbf", "checkpoint", "restart")
 """Options of `core.training_run.TrainingGoal`."""
 
 

@@ -38,7 +38,7 @@ from automap_models.workloads.source import Source
 
 FREE = (*FIELDS, *(field.name for field in fields(Strategy) if field.name not in (*FIELDS, "schedule", "global_batch")))
 """Fields of a strategy that only strategies have, those with an option of a command first."""
-OF_STRATEGIES = (*FREE, *TRAINING, "schedule", "runtime", "flash", "imbalance", "reserve", "devices")
+OF_STRATEGIES = (*FREE, *TRAINING, "schedule", "runtime", "flash", "imbalance", "reserve", "devices", "minimize")
 """Options that plans of stages do not know, and the schedule, which may be one that only strategies have."""
 OF_STAGES: Mapping[str, str] = {
     "trainable": "strategies train what the model trains",
@@ -98,7 +98,7 @@ def plan_request(
         require_fields(options)
         _refuse(options, TRAINING_GOAL, "is for tokens, and the samples of a profile have none")
     if price:
-        of_searching = ("devices", "reserve", "budget_s", "thorough", "max_stages", "min_gain")
+        of_searching = ("devices", "minimize", "reserve", "budget_s", "thorough", "max_stages", "min_gain")
         _refuse(options, of_searching, "is for a search, and `price` searches nothing")
     reserve = options.get("reserve", {})
     searching = ("global_batch", "budget_s", "memory_bytes", "thorough", "max_stages", "min_gain")
@@ -115,6 +115,7 @@ def plan_request(
         target=options.get("target"),
         devices=options.get("devices"),
         goal=_goal(options),
+        minimize=options.get("minimize"),
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,12 +29,12 @@ from automap_models.formats.hardware_yaml import read_kinds
 from automap_models.formats.runtime_yaml import known_runtimes, read_runtime, split_layers
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners import effort
-from automap_models.planners.base import Deadline, Watch
+from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.options import given
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.profile_strategy import PATIENT
 from automap_models.planners.portfolio.space import default_batch
-from automap_models.planners.strategies.compare import Compared, Comparisons, of_sizes
+from automap_models.planners.strategies.compare import Compared, Comparisons
 from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
 from automap_models.planners.strategies.problem import (
     StrategiesConfig,
@@ -47,6 +47,7 @@ from automap_models.planners.strategies.remedies import what_would_fit, with_hos
 from automap_models.plots.figures import drawn
 from automap_models.plots.html import strategy_html
 from automap_models.requests import StrategyRequest, device_on
+from automap_models.requests.offers import Choice, alone, choice_of, chosen, gpu_hour, is_choice, offered
 from automap_models.requests.profile import profiled_model
 from automap_models.simulate.strategy import StrategyPricing, require_device
 from automap_models.workloads.source import Source, transformer
@@ -64,13 +65,15 @@ class StrategyResult(Result[StrategyProblem, Strategy]):
     Attributes:
         compared: what it was compared with.
         model_s: wall-clock time of reading or profiling the model, before the search.
-        sizes: results on clusters of other sizes, with a sweep.
+        sizes: results on all clusters that were asked for, where there are several.
+        choice: why it is this one of them; None where nobody asks which is best.
         stages: the best plan of stages, which is longer, where these were searched, too.
     """
 
     compared: Compared
     model_s: float = 0.0
     sizes: Sequence[Result[StrategyProblem, Strategy]] = ()
+    choice: Choice | None = None
     stages: Candidate | None = None
 
     def __repr__(self) -> str:
@@ -106,13 +109,25 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
     if request.options.thorough:
         usual = replace(usual, gap=0.0, budget_s=math.inf)
     config = replace(usual, budget_s=request.options.budget_s or usual.budget_s)
-    problem = strategy_problem(request, watch)
+    clusters = offered(request)
+    problems = list(_problems(request, clusters, watch))
     read = time.perf_counter()
-    if isinstance(problem.work, ProfileWork):
+    if isinstance(problems[0].work, ProfileWork):
         config = replace(config, patience=PATIENT.patience)
-    clusters = [] if request.devices is None else _clusters(problem.cluster, *request.devices)
     min_gain = given(request.options, "min_gain")
-    return replace(searched(problem, config, clusters, watch, **min_gain), model_s=read - begun)
+    choosing = request if is_choice(request, clusters) else None
+    return replace(searched(problems, config, watch, choosing=choosing, **min_gain), model_s=read - begun)
+
+
+def _problems(request: StrategyRequest, clusters: Sequence[Cluster], watch: Watch) -> Iterator[StrategyProblem]:
+    """What is searched on each cluster, for the samples that are usual on the largest one."""
+    largest = max(clusters, key=lambda cluster: cluster.devices)
+    batch = strategy_problem(replace(request, topo=largest), watch).global_batch
+    options = replace(request.options, global_batch=batch, memory_bytes=None)  # the clusters are limited
+    for cluster in clusters:
+        if request.goal is not None:
+            gpu_hour(request, cluster)  # what has no price is refused before it is searched
+        yield strategy_problem(replace(request, topo=cluster, options=options), watch)
 
 
 def strategy_problem(request: StrategyRequest, watch: Watch) -> StrategyProblem:
@@ -143,41 +158,62 @@ def strategy_problem(request: StrategyRequest, watch: Watch) -> StrategyProblem:
 
 
 def searched(
-    problem: StrategyProblem,
+    problems: Sequence[StrategyProblem],
     usual: StrategiesConfig,
-    clusters: list[Cluster],
     watch: Watch,
     min_gain: float = DEFAULT_MIN_GAIN,
+    choosing: StrategyRequest | None = None,
 ) -> StrategyResult:
     """The best strategy, and what its choices buy.
 
-    All searches share the budget. Those of the best strategy, on the cluster and on others, have half of it in equal
+    All searches share the budget. Those of the best strategy, on all clusters, have half of it in equal
     parts; those within frameworks and of what its choices buy have the rest, but no more than 3 counted seconds or
     twice what the former took, whichever is more.
 
     Args:
+        problems: on one cluster, and on others of which the best strategies are wanted, too.
         usual: of all searches together.
-        clusters: of other sizes, that the best strategies of are wanted, too.
         min_gain: how much shorter a strategy has to be that is harder to run (planners.strategies.problem).
+        choosing: by which of them one is chosen; None is the first one.
 
     Raises:
         Infeasible: no strategy fits the memory.
     """
     begun, deadline, half_s = time.perf_counter(), Deadline(usual.budget_s, effort.counted_s), 0.5 * usual.budget_s
-    config = replace(usual, budget_s=half_s / (1 + len(clusters)))
+    config = replace(usual, budget_s=half_s / len(problems))
     begun_s = effort.counted_s()
-    result = StrategiesPlanner(config).solve(problem, watch=watch)
-    result = with_hosts(result, config, watch, deadline.part(0.5 * deadline.remaining_s))
-    problem = result.problem
-    searched_s = effort.counted_s() - begun_s
-    if result.plan is None:
-        assert result.reason is not None
-        raise what_would_fit(problem, result.reason, watch, deadline)
-    comparing_s = min(max(3.0, 2.0 * searched_s), deadline.remaining_s - len(clusters) * config.budget_s)
-    best = Comparisons(result, config, watch, comparing_s, training_limits(), min_gain).answer()
-    sizes = list(of_sizes(best.result, clusters, config, watch))
+    sizes = list(_searched_each(problems, config, watch))
+    bounded, compared = list(sizes), dict[int, Compared]()
+    # What frameworks train of the best one may be longer than what was found on another cluster: then that is compared.
+    while (number := 0 if choosing is None else chosen(choosing, sizes, min_gain)) not in compared:
+        result = with_hosts(sizes[number], config, watch, deadline.part(0.5 * deadline.remaining_s))
+        searched_s = effort.counted_s() - begun_s
+        if result.plan is None:
+            assert result.reason is not None
+            raise what_would_fit(result.problem, result.reason, watch, deadline)
+        comparing_s = min(max(3.0, 2.0 * searched_s / len(problems)), deadline.remaining_s)
+        compared[number] = Comparisons(result, config, watch, comparing_s, training_limits(), min_gain).answer()
+        sizes[number] = compared[number].result
+    best = compared[number]
+    choice = None if choosing is None or len(sizes) == 1 else choice_of(choosing, bounded, best.result)
     everything: dict[str, Any] = {**vars(best.result), "taken_s": time.perf_counter() - begun}
-    return StrategyResult(**everything, compared=best, sizes=sizes)
+    if choosing is None:
+        sizes.sort(key=lambda result: result.problem.cluster.devices)
+    return StrategyResult(**everything, compared=best, sizes=sizes if len(sizes) > 1 else (), choice=choice)
+
+
+def _searched_each(
+    problems: Sequence[StrategyProblem], config: StrategiesConfig, watch: Watch
+) -> Iterator[Result[StrategyProblem, Strategy]]:
+    """The best strategy of each problem; parts of mixed clusters that fixed fields do not divide are left out."""
+    parts = {part for problem in problems for part in alone(problem.cluster)}
+    for problem in problems:
+        watch(Progress(f"searching strategies on {problem.cluster.name}"))
+        try:
+            yield StrategiesPlanner(config).solve(problem, watch=watch)
+        except BadInput:
+            if problem.cluster not in parts:
+                raise
 
 
 def frameworks_of(result: Result[StrategyProblem, Strategy]) -> list[str]:
@@ -299,22 +335,6 @@ def _require_runtime(named: str | Path | None, fields: Mapping[str, Any]) -> Non
             raise BadInput(objection.what, where=f"`{name}`", do=f"{objection.do}, or another `runtime`")
 
 
-def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:
-    """Clusters of the same nodes, with twice as many devices each as the one before."""
-    cluster.require_uniform("a sweep of sizes", "leave `devices` out")
-    clusters, devices = [], least
-    while devices <= most:
-        nodes, odd = divmod(devices, cluster.devices_per_node)
-        if odd:
-            what = f"{devices} devices are no whole nodes of {cluster.devices_per_node}"
-            raise BadInput(what, where="`devices`", do=f"begin with a multiple of {cluster.devices_per_node}")
-        clusters.append(replace(cluster, nodes=nodes))
-        devices *= 2
-    if not clusters:
-        raise BadInput(f"{least} to {most} are none", where="`devices`", do="give the smaller number first")
-    return clusters
-
-
 def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerShape) -> Strategy:
     """The strategy of a model on a cluster, with the fields that are open as `Strategy` has them.
 
@@ -387,9 +407,12 @@ def searched_document(result: StrategyResult) -> dict[str, Any]:
     if result.problem.within is not None:
         document |= {"for": result.problem.within.name, "without_limits": _document(result.compared.unlimited)}
         document["command"], _ = command_line(result)
+    if result.choice is not None:
+        document["choice"] = asdict(result.choice)
     if result.sizes:
         document["sizes"] = [
             {
+                "cluster": answer.problem.cluster.name,
                 "devices": answer.problem.cluster.devices,
                 "bound_s": None if answer.bound is None else answer.bound.value,
                 "best": _document(answer.cost),

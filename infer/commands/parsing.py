@@ -48,7 +48,7 @@ _ALIKE = """
     trainable verify devices price reserve seed warm_start
     runtime tp pp dp vp cp ep etp micro_batch recompute zero sequence_parallel precision dispatcher offload layers
     check snap to topo also pull optimizer states freeze lora quantize loss packed tokens gpu_hour
-    deadline mtbf checkpoint restart images mtp imbalance ignore set vocabulary
+    max_cost minimize deadline mtbf checkpoint restart images mtp imbalance ignore set vocabulary
     port host allow_remote static models clusters launch
 """
 _DESTINATIONS = {f"--{word.replace('_', '-')}": name for word, name in FIELD_OF.items()}
@@ -280,7 +280,8 @@ def add_topo(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """--topo and --gpus: which cluster is meant; --list-clusters: which are known by name."""
     text = """
         --topo NAME|FILE  a shipped cluster (A, B, C, …; see --list-clusters) or a YAML file
-        --gpus N×KIND     devices of a kind in its usual nodes (8; t4: 4): 32xh100, or nodes × devices × kind: 8x4xh100
+        --gpus N×KIND     devices of a kind in its usual nodes (8; t4: 4): 32xh100, or nodes × devices × kind: 8x4xh100;
+            several kinds in one job: 16xh100+16xa100; to choose among, for a strategy: 32xh100,64xa100
     """
     add_options(parser.add_mutually_exclusive_group(required=required), text, gpus={"dest": "topo"})
     listed = "--list-clusters  print the shipped clusters and exit"

@@ -15,7 +15,7 @@ from automap_models.core.tuning import LOSSES, OPTIMIZERS, STATES
 from automap_models.core.units import BYTES, SECONDS, TOKENS
 from automap_models.export.targets import PLANNED_FOR
 from automap_models.planners.options import ExploreOptions
-from automap_models.requests import FIELDS, TRAINING, TRAINING_GOAL
+from automap_models.requests import FIELDS, MINIMIZED, TRAINING, TRAINING_GOAL
 
 from .parsing import add_options, at_least, positive
 
@@ -64,8 +64,10 @@ TRAINED = """
 """Options: what is trained, and by which optimiser."""
 RUN = """
     --tokens COUNT     say in how many days, and hours of all devices, the model is trained on so many: 1T, 300B, 15e9
-    --gpu-hour X       what a device costs an hour, in any currency (else as the file of the cluster says)
+    --gpu-hour X       what a device costs an hour, in any currency, or each kind: h100=2.5,a100=1.2 (else as the file
+        of the cluster says)
     --deadline TIME    until when: '30 days'; with --devices which number of devices meets it for the least
+    --max-cost X       most that all of it may cost
     --mtbf TIME        between two failures of one device in the mean, for what they take: '5 years'
     --checkpoint TIME  that training stands still for a checkpoint (default 30 s)
     --restart TIME     from a failure until it goes on from the last checkpoint (default 5 min)
@@ -73,6 +75,9 @@ RUN = """
 """Options: what a whole training takes."""
 SEARCHING = """
     --devices N..N       search on clusters of the same nodes with so many devices, doubling from the first to the last
+    --minimize           on which of several clusters (--gpus A,B; --devices N..N) the plan is, of those within
+        --deadline and --max-cost: the one with the shortest step (the default of several --gpus), the least cost, or
+        the fewest devices
     --price              search nothing: price the strategy; fields that are not given have the values shown here
 """
 
@@ -84,7 +89,7 @@ UNLESS = {"default": None, "action": "store_true"}
 def add_strategy(group: argparse._ArgumentGroup) -> None:
     """--tp, --pp, … --price: what is fixed of a strategy, and whether the rest is searched."""
     add_fields(group)
-    add_options(group, SEARCHING, devices={"type": _sizes}, price=UNLESS)
+    add_options(group, SEARCHING, devices={"type": _sizes}, minimize={"choices": MINIMIZED}, price=UNLESS)
 
 
 def add_fields(group: argparse._ArgumentGroup) -> None:
@@ -104,8 +109,21 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
     )
     choices = {"optimizer": OPTIMIZERS, "states": STATES, "loss": LOSSES}
     add_options(group, TRAINED, quantize=UNLESS, **{name: {"choices": values} for name, values in choices.items()})
-    times = {name: {"type": positive(SECONDS)} for name in ("deadline", "mtbf", "checkpoint", "restart")}
-    add_options(group, RUN, tokens={"type": positive(TOKENS)}, **times)
+    times: dict[str, Any] = {
+        name: {"type": positive(SECONDS)} for name in ("deadline", "mtbf", "checkpoint", "restart")
+    }
+    add_options(group, RUN, tokens={"type": positive(TOKENS)}, gpu_hour={"type": _prices}, **times)
+
+
+def _prices(text: str) -> float | dict[str, float]:
+    """`2.5`, or by kind `h100=2.5,a100=1.2`."""
+    parts = [part.partition("=") for part in text.split(",")]
+    try:
+        if len(parts) == 1 and not parts[0][1]:
+            return float(text)
+        return {kind.strip(): float(price) for kind, _, price in parts}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} is no price such as 2.5 or h100=2.5,a100=1.2") from None
 
 
 def _reserve(text: str) -> tuple[int | None, float]:
@@ -138,7 +156,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
     """All options of plans by name, as `plan_request` takes them."""
     names = [option.name for option in fields(ExploreOptions)]
-    options = {name: getattr(namespace, name, None) for name in (*names, *FIELDS, *TRAINING, *TRAINING_GOAL, "devices")}
+    names += (*FIELDS, *TRAINING, *TRAINING_GOAL, "devices", "minimize")
+    options = {name: getattr(namespace, name, None) for name in names}
     options["reserve"] = None if namespace.reserve is None else dict(namespace.reserve)
     options["runtime"], options["imbalance"] = namespace.runtime, namespace.imbalance
     if namespace.no_flash:

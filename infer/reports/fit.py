@@ -25,7 +25,7 @@ from .text import Column, Table, fact_table, print_parts
 
 def report(request: FitRequest, answer: FitResult) -> Report:
     """The verdict, the memory of the fullest device, and the best strategy or what would fit."""
-    code = Infeasible.exit_code if answer.plan is None else exit_code(request, [answer.cost])
+    code = Infeasible.exit_code if answer.plan is None else exit_code(request, [(request.cluster, answer.cost)])
     return Report(
         lambda: _print(request, answer),
         lambda: fit_document(request, answer),
@@ -59,7 +59,7 @@ def _verdict(answer: FitResult) -> str:
 
 def _facts(request: FitRequest, answer: FitResult) -> Iterator[tuple[str, str]]:
     if answer.plan is not None:
-        yield from (*facts(answer.cost), *run_facts(request, answer.cost))
+        yield from (*facts(answer.cost), *run_facts(request, request.cluster, answer.cost))
         yield "search", f"took {seconds(answer.taken_s)} and proves nothing; automap plan says how near the best it is"
         return
     yield "search", f"took {seconds(answer.taken_s)}"
@@ -108,7 +108,9 @@ def fit_document(request: FitRequest, answer: FitResult) -> dict[str, Any]:
         "status": answer.status,
         "memory": {name: {"bytes": nbytes, "upper_bytes": upper_bytes(nbytes)} for name, nbytes in memory.items()},
         "memory_bytes": answer.problem.cluster.memory if estimate is None else estimate.fullest[1],
-        "best": None if answer.plan is None else estimate_document(answer.cost) | run_document(request, answer.cost),
+        "best": None
+        if answer.plan is None
+        else estimate_document(answer.cost) | run_document(request, request.cluster, answer.cost),
         "emptiest": None if answer.emptiest is None else estimate_document(answer.emptiest),
         "remedies": [
             {"change": in_options(one.change), "best": estimate_document(one.cost)} for one in answer.remedies

@@ -1,40 +1,36 @@
-"""What a whole training takes, as people and programs read it: on the cluster, and on clusters of other sizes."""
+"""What a whole training takes, as people and programs read it: on the cluster, and on others beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
+from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate
-from automap_models.core.training_run import TrainingRun
-from automap_models.core.units import percent, token_count
+from automap_models.core.units import percent, seconds, token_count
 from automap_models.errors import Infeasible
 from automap_models.requests import PlanRequest, StrategyRequest
+from automap_models.requests.offers import Choice, run_of
 
 from .text import Column, Table
 
-
-def run_of(request: PlanRequest, estimate: Estimate) -> TrainingRun | None:
-    """What the training that is asked for takes by a strategy; None where none is. What an hour costs the cluster says
-    where the goal does not."""
-    if not isinstance(request, StrategyRequest) or request.goal is None:
-        return None
-    goal = replace(request.goal, gpu_hour=request.goal.gpu_hour or request.cluster.gpu_hour)
-    return goal.run(estimate.tokens_per_s, estimate.strategy.devices)
+Sizes = Sequence[tuple[Cluster, Estimate]]
+"""Clusters with their best strategies."""
 
 
-def run_facts(request: PlanRequest, estimate: Estimate, sizes: Sequence[Estimate] = ()) -> Iterator[tuple[str, str]]:
+def run_facts(
+    request: PlanRequest, cluster: Cluster, estimate: Estimate, sizes: Sizes = ()
+) -> Iterator[tuple[str, str]]:
     """Labels and sentences: what it takes, what failures take of it, and who meets the deadline.
 
     Args:
-        estimate: of the strategy.
-        sizes: of the best strategies on clusters of other sizes.
+        cluster, estimate: of the strategy.
+        sizes: all that were searched, where there are several.
     """
-    run = run_of(request, estimate)
+    run = run_of(request, cluster, estimate)
     if run is None:
         return
-    cost = "" if run.cost is None else f", {run.cost:,.0f} at {run.cost / run.device_hours:g} an hour"
+    cost = "" if run.cost is None else f", {run.cost:,.0f} at {run.cost / run.device_hours:.4g} an hour"
     took = f"{run.days:,.3g} days, {run.device_hours:,.0f} hours of a device{cost}"
     yield "training run", f"{token_count(run.tokens)} tokens take {took}"
     if run.checkpoint_every_s is not None:
@@ -43,43 +39,79 @@ def run_facts(request: PlanRequest, estimate: Estimate, sizes: Sequence[Estimate
     if run.in_time is not None:
         alone = "met" if run.in_time else "missed: more devices may meet it (--devices 64..1024 tries their numbers)"
         yield "deadline", _cheapest(request, sizes) if sizes else alone
+    if run.in_budget is not None:
+        assert isinstance(request, StrategyRequest)
+        assert request.goal is not None
+        enough = "is enough" if run.in_budget else "is too little"
+        yield (
+            "budget",
+            f"{request.goal.max_cost:,.0f} {enough}{'' if run.in_budget or not sizes else ' for all of these'}",
+        )
 
 
-def _cheapest(request: PlanRequest, sizes: Sequence[Estimate]) -> str:
-    """Which size meets the deadline for the least."""
-    runs = {one.strategy.devices: run_of(request, one) for one in sizes}
-    in_time = {devices: run for devices, run in runs.items() if run is not None and run.in_time}
+def _cheapest(request: PlanRequest, sizes: Sizes) -> str:
+    """Which cluster meets the deadline for the least."""
+    runs = {cluster: run_of(request, cluster, one) for cluster, one in sizes}
+    in_time = {cluster: run for cluster, run in runs.items() if run is not None and run.in_time}
     if not in_time:
         return "missed by all of these numbers of devices"
-    devices = min(in_time, key=lambda count: in_time[count].device_hours)
-    return f"met for the least by {devices} devices, in {in_time[devices].days:,.3g} days"
+    cluster = min(in_time, key=lambda entry: (in_time[entry].cost or 0.0, in_time[entry].device_hours))
+    devices = cluster.name if _are_of_kinds(sizes) else f"{cluster.devices} devices"
+    return f"met for the least by {devices}, in {in_time[cluster].days:,.3g} days"
 
 
-def exit_code(request: PlanRequest, estimates: Sequence[Estimate]) -> int:
-    """That of a plan that does not fit where none of several meets the deadline, else 0."""
-    runs = [run for run in (run_of(request, estimate) for estimate in estimates) if run is not None]
-    missed = bool(runs) and all(run.in_time is False for run in runs)
+def choice_facts(choice: Choice | None, cluster: Cluster, sizes: Sizes) -> Iterator[tuple[str, str]]:
+    """Why it is this cluster, and which devices would stand idle where it is a part of one that was asked for."""
+    if choice is None:
+        return
+    what = {"step": "the shortest step", "cost": "the least cost", "devices": "the fewest devices"}[choice.minimize]
+    better = {"step": "shorter", "cost": "cheaper", "devices": "smaller"}[choice.minimize]
+    proof = "" if choice.gap is None else f"; none can be more than {percent(choice.gap)} {better}"
+    yield "cluster", f"{cluster.name}, of {choice.clusters} the one with {what}{proof}"
+    for other, estimate in sizes:
+        kinds = [group.device for group in other.groups]
+        if cluster.device in kinds:
+            idle = ", ".join(dict.fromkeys(kind for kind in kinds if kind != cluster.device))
+            yield "idle", f"{idle}: with all of {other.name} in one job a step takes {seconds(estimate.step_s)}"
+
+
+def exit_code(request: PlanRequest, sizes: Sizes) -> int:
+    """That of a plan that does not fit where none of several meets the deadline and the budget, else 0."""
+    runs = [run for run in (run_of(request, *entry) for entry in sizes) if run is not None]
+    missed = bool(runs) and all(run.in_time is False or run.in_budget is False for run in runs)
     return Infeasible.exit_code if missed else 0
 
 
-def run_document(request: PlanRequest, estimate: Estimate) -> dict[str, Any]:
+def run_document(request: PlanRequest, cluster: Cluster, estimate: Estimate) -> dict[str, Any]:
     """The same as plain JSON types, under a key of its own."""
-    run = run_of(request, estimate)
+    run = run_of(request, cluster, estimate)
     return {} if run is None else {"training_run": run._asdict()}
 
 
-def runs_table(request: PlanRequest, sizes: Sequence[Estimate]) -> Table | None:
-    """One row a size of the cluster; None where no training is asked for."""
-    runs = [run for run in (run_of(request, estimate) for estimate in sizes) if run is not None]
+def runs_table(request: PlanRequest, sizes: Sizes) -> Table | None:
+    """One row a cluster; None where no training is asked for."""
+    runs = [run for run in (run_of(request, *entry) for entry in sizes) if run is not None]
     if not runs:
         return None
     columns = {
-        "devices": [str(estimate.strategy.devices) for estimate in sizes],
         "days": [f"{run.days:,.3g}" for run in runs],
         "hours of a device": [f"{run.device_hours:,.0f}" for run in runs],
     }
-    if runs[0].cost is not None:
-        columns["cost"] = [f"{run.cost or 0.0:,.0f}" for run in runs]
+    if any(run.cost is not None for run in runs):
+        columns["cost"] = ["" if run.cost is None else f"{run.cost:,.0f}" for run in runs]
     if runs[0].in_time is not None:
         columns["deadline"] = ["met" if run.in_time else "missed" for run in runs]
-    return Table([Column(heading, cells) for heading, cells in columns.items()])
+    if any(run.in_budget is not None for run in runs):
+        columns["budget"] = ["enough" if run.in_budget else "too little" for run in runs]
+    return Table([names([cluster for cluster, _ in sizes]), *(Column(name, cells) for name, cells in columns.items())])
+
+
+def names(clusters: Sequence[Cluster]) -> Column:
+    """A column that tells clusters apart: by their devices, or where these are of several kinds by their names."""
+    if _are_of_kinds([(cluster, None) for cluster in clusters]):
+        return Column("cluster", [cluster.name for cluster in clusters], text=True)
+    return Column("devices", [str(cluster.devices) for cluster in clusters])
+
+
+def _are_of_kinds(sizes: Sequence[tuple[Cluster, object]]) -> bool:
+    return len({tuple(group.device for group in cluster.node_groups) for cluster, _ in sizes}) > 1

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.cluster import upper_bytes
+from automap_models.core.cluster import Cluster, upper_bytes
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
 from automap_models.core.result import Result
 from automap_models.core.strategy import ONCE_A_NODE, Strategy
@@ -24,7 +24,7 @@ from automap_models.workloads.source import notes_of
 
 from ..runner import Report
 from .pipeline import heading
-from .run_cost import exit_code, run_document, run_facts, runs_table
+from .run_cost import choice_facts, exit_code, names, run_document, run_facts, runs_table
 from .text import Column, Table, fact_table, plain, print_parts
 
 if TYPE_CHECKING:
@@ -35,41 +35,47 @@ def report(request: PlanRequest, answer: StrategyResult | Estimate) -> Report:
     """The price of a strategy; or the best one, and what its choices buy."""
     notes = notes_of(request.source, traced=False)
     if isinstance(answer, Estimate):
-        show = partial(print_estimate, answer, title_of(request, answer), further=run_facts(request, answer))
+        cluster = request.cluster
+        further = list(run_facts(request, cluster, answer))
+        show = partial(print_estimate, answer, title_of(request, answer), further=further)
         return Report(
             show,
-            lambda: estimate_document(answer) | run_document(request, answer),
+            lambda: estimate_document(answer) | run_document(request, cluster, answer),
             warnings=notes,
-            exit_code=exit_code(request, [answer]),
+            exit_code=exit_code(request, [(cluster, answer)]),
         )
-    sizes = [one.cost for one in answer.sizes if one.plan is not None]
-    further = list(run_facts(request, answer.cost, sizes))
+    cluster = answer.problem.cluster
+    sizes = [(one.problem.cluster, one.cost) for one in answer.sizes if one.plan is not None]
+    further = list(run_facts(request, cluster, answer.cost, sizes))
+    further += choice_facts(answer.choice, cluster, sizes)
+    title = title_of(request, answer.cost, cluster)
     return Report(
-        partial(print_searched, answer, title_of(request, answer.cost), further, runs_table(request, sizes)),
+        partial(print_searched, answer, title, further, runs_table(request, sizes)),
         lambda: _document(request, answer),
         draw=answer.plot,
         warnings=notes,
-        exit_code=exit_code(request, sizes or [answer.cost]),
+        exit_code=exit_code(request, sizes or [(cluster, answer.cost)]),
     )
 
 
 def _document(request: PlanRequest, answer: StrategyResult) -> dict[str, Any]:
     """A search as plain JSON types, with the training that is asked for."""
-    document = searched_document(answer) | run_document(request, answer.cost)
+    document = searched_document(answer) | run_document(request, answer.problem.cluster, answer.cost)
     for written, sized in zip(document.get("sizes", ()), answer.sizes, strict=True):
         if sized.plan is not None:
-            written["best"] |= run_document(request, sized.cost)
+            written["best"] |= run_document(request, sized.problem.cluster, sized.cost)
     return document
 
 
-def title_of(request: PlanRequest, estimate: Estimate) -> str:
+def title_of(request: PlanRequest, estimate: Estimate, cluster: Cluster | None = None) -> str:
     """`gpt2 on 8xa100: 1 node of 8 devices …; by the clock of a100, 512 samples of 1,024 tokens a step`."""
     shape, noun = estimate.facts.shape, "sample" if estimate.facts.training.sequences == 1 else "pair"
     samples = counted(estimate.strategy.global_batch, noun)
     tokens = "" if shape is None else f" of {shape.sequence:,} tokens"
     usual = "" if request.options.global_batch else " (--global-batch)"
     runtime = plain(estimate.runtime) or "programs in general (--runtime)"
-    where = f"{heading(estimate.model, request.cluster)}; by the clock of {plain(estimate.device)} for {runtime}"
+    on = heading(estimate.model, cluster or request.cluster)
+    where = f"{on}; by the clock of {plain(estimate.device)} for {runtime}"
     if estimate.imbalance != 1.0:
         where += f", {estimate.imbalance:g} times the mean of tokens for the experts of the fullest device"
     return f"{where}, {samples}{tokens} a step{usual}"
@@ -248,7 +254,7 @@ def sizes_table(results: Sequence[Result[StrategyProblem, Strategy]]) -> Table:
     """One row a size of the cluster."""
     columns = _columns([Alternative("", result.cost, ruled_out=True) for result in results], 1.0)
     layout = (
-        Column("devices", [str(result.problem.cluster.devices) for result in results]),
+        names([result.problem.cluster for result in results]),
         columns["step"],
         Column(
             "samples/s" if results[0].problem.work.facts.shape is None else "tokens/s a device",

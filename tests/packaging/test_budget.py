@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (965, 8),
-    "core": (8_173, 37),
+    "core": (8_180, 37),
     "cost": (3_955, 20),
     "envs": (1_509, 12),
     "export": (2_346, 16),
-    "formats": (5_310, 21),
+    "formats": (5_342, 21),
     "importing": (2_152, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_336, 19),
-    "planners/strategies": (3_223, 15),
+    "planners/strategies": (3_237, 15),
     "plots": (1_249, 9),
-    "requests": (2_586, 15),
+    "requests": (2_780, 16),
     "rl": (960, 9),
     "serve": (1_115, 9),
     "run": (4_708, 24),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (3_100, 14),
     "workloads": (5_981, 35),
     "zoo": (1, 1),
-    "infer": (6_013, 37),
+    "infer": (6_073, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_087, 33),
+    "benchmarks": (6_106, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_323, "files": 433, "compiled": 75, "numbers": 261}
+TOTALS = {"lines": 77_630, "files": 434, "compiled": 75, "numbers": 261}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -62,16 +62,19 @@ def has_room(costs: RankCosts, recompute: Sequence[int], reserve: FloatArray) ->
 
 
 def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:
-    """No step of these degrees is shorter, whatever the schedule, ZeRO and memory: ranks that share all work evenly.
+    """No step of these degrees is shorter, whatever the schedule, ZeRO and memory: ranks that share all work by speed.
 
     Args:
         costs: of one of its subspaces without ZeRO.
         recompute: kinds of recomputation that blocks may have.
     """
-    strategy, seconds = costs.strategy, costs.passes.sum(axis=-1).min(axis=0)
+    strategy, of_ranks = costs.strategy, costs.passes.sum(axis=-1)
+    seconds = of_ranks.min(axis=0)
+    distinct = list(dict.fromkeys(costs.work.order))
+    speeds = (seconds / of_ranks)[:, distinct].max(axis=(1, 2))  # [S] at most, over the fastest rank
     work_s = float(seconds[:, recompute].min(axis=1) @ costs.blocks) + float(seconds[list(costs.ends), 0].sum())
     update = costs.even_update_s / (strategy.dp * strategy.cp)
-    return strategy.micro_batches * work_s / strategy.pp + update
+    return strategy.micro_batches * work_s / float(speeds.sum()) + update
 
 
 @lru_cache(maxsize=8192)

@@ -21,9 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
+
 from automap_models.core.framework import Degrees
 from automap_models.planners import effort
 from automap_models.planners.strategies.grid import Grid, ScheduleChoice, Subspace
+from automap_models.planners.strategies.problem import UNEQUAL
 from automap_models.planners.strategies.subspace_costs import RankCosts
 
 
@@ -55,16 +58,19 @@ def estimated_subspaces(
 def _of_ranks(
     grid: Grid, costs: RankCosts, degrees: Degrees, zero: int, recompute: list[int]
 ) -> Iterator[tuple[float, Subspace]]:
-    """Of ranks that share everything evenly, on the slowest of their devices."""
+    """Of ranks that share everything evenly, or by their speed where their devices differ and layers may."""
     ends, pp, micro_batches = list(costs.ends), degrees.pp, costs.strategy.micro_batches
-    seconds = costs.passes.sum(axis=-1).max(axis=0)
-    work_s = (costs.blocks @ seconds + seconds[ends].sum(axis=0)) / pp  # [R] of a micro-batch
+    seconds = costs.passes.sum(axis=-1)
+    shares = np.full(pp, 1.0 / pp)
+    if len(costs.of_groups) > 1 and UNEQUAL not in grid.problem.without:
+        shares = costs.speeds()
+    alone_s = np.tensordot(seconds, costs.blocks, (1, 0)) + seconds[:, ends].sum(axis=1)  # [S, R] of a micro-batch
+    work_s = (shares[:, None] * alone_s).max(axis=0)
     saved = (costs.blocks @ costs.saved + costs.saved[ends].sum(axis=0) / pp) / pp
     recompute = costs.undominated(recompute)
     kinds = list(zip(work_s[recompute].tolist(), saved[recompute].tolist(), strict=True))
-    room = float(
-        (costs.room - grid.problem.reserve(pp)).min() - costs.blocks @ costs.state / pp - costs.state[ends].max()
-    )
+    spare = costs.room - grid.problem.reserve(pp) - shares * (costs.blocks @ costs.state) - costs.state[ends].max()
+    room = float((spare / (pp * shares)).min())
     once_s = costs.even_update_s + float(costs.gradients.max(axis=0) @ costs.blocks) / pp
     for choice in grid.schedules(degrees):
         free = room / in_flight(choice, pp, micro_batches)

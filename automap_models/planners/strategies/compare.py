@@ -13,7 +13,7 @@ what asks less: that is chosen then, and another round begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -448,14 +448,3 @@ def _distinct(frameworks: Mapping[str, Limits]) -> dict[str, Limits]:
 def _used(divided: Any) -> frozenset[str]:
     """Degrees of a strategy, or of a set of degrees, that are more than 1."""
     return frozenset(name for name in PARALLEL if getattr(divided, name) > 1)
-
-
-def of_sizes(
-    result: StrategyResult, clusters: list[Cluster], config: StrategiesConfig, watch: Watch = SILENT
-) -> Iterator[StrategyResult]:
-    """The best strategy on each of several clusters, of which that of the result may be one."""
-    for cluster in clusters:
-        watch(Progress(f"searching strategies of {cluster.devices} devices"))
-        same = cluster == result.problem.cluster
-        problem = replace(result.problem, cluster=cluster)
-        yield result if same else StrategiesPlanner(config).solve(problem)

@@ -136,9 +136,13 @@ class Completions:
         return self._cut(np.cumsum(pieces.sum(axis=2) @ unit[kinds])[:-1])
 
     def balanced(self) -> tuple[int, ...]:
-        """[V] layers of virtual stages that take about equally long, without recomputation on the fastest rank."""
+        """[V] layers of virtual stages that take about equally long, without recomputation."""
         stages, seconds = self.strategy.stages, self.seconds[:, :, NONE].min(axis=0)[self.order]
-        return self._cut(np.arange(1, stages) * (seconds.sum() / stages) - seconds[0])
+        ends = np.arange(1, stages) / stages
+        if len(self.costs.of_groups) > 1:
+            of_stages = self.costs.ranks.speeds()[self.costs.rank_of]
+            ends = np.cumsum(of_stages)[:-1] / of_stages.sum()
+        return self._cut(ends * seconds.sum() - seconds[0])
 
     def _cut(self, ends_s: FloatArray) -> tuple[int, ...]:
         """[V] layers between the boundaries before which blocks take nearest to [V-1] seconds, moved until no virtual

@@ -4,7 +4,7 @@ Seconds and bytes of a stage are sums over its layers, whichever they are. What 
 
     sums of gradients          concave in the bytes, nothing of none: at least the chord to all of the model's
     the same beside computing  at least the share of them that never hides
-    devices of several kinds   of each pass the shortest of the kinds that a rank has
+    devices of several kinds   of each pass that of the kind that is slowest in all passes; else the shortest of them
     what a boundary sends      the smallest of all layers
 """
 
@@ -77,7 +77,7 @@ class RankCosts:
         self.blocks = np.bincount(order[1:-1], minlength=len(self.work.layers)).astype(np.float64)
         if len(self.of_groups) > 1:
             self._groups = [np.unique(groups).tolist() for groups in groups_of_ranks(strategy, pricing.cluster)]
-        self.passes = self._least([g.of_layers.passes for g in self.of_groups])
+        self.passes = self._least([g.of_layers.passes for g in self.of_groups], of_slowest=True)
         self.saved, self.for_weights = layers.memory[..., 0], layers.memory[..., 1]
         self._columns: dict[tuple[int, ...], Columns] = {}
         self._undominated: dict[tuple[int, ...], list[int]] = {}
@@ -166,11 +166,23 @@ class RankCosts:
             )
         return self._columns[key]
 
-    def _least(self, of_groups: list[FloatArray]) -> FloatArray:
-        """[S, …] of each rank the least over the groups that it has devices of."""
+    def speeds(self) -> FloatArray:
+        """[S] shares of the layers with which all ranks take equally long, by what they take for all of them."""
+        alone_s = self.passes[:, :, 0].sum(axis=-1)[:, list(self.work.order)].sum(axis=-1)
+        return np.asarray((1.0 / alone_s) / (1.0 / alone_s).sum())
+
+    def _least(self, of_groups: list[FloatArray], *, of_slowest: bool = False) -> FloatArray:
+        """[S, …] of each rank the least over the groups that it has devices of; or what the slowest of these takes, for
+        which all others wait, where one takes no less in anything."""
         if len(of_groups) == 1:
             return np.broadcast_to(of_groups[0], (self.strategy.pp, *of_groups[0].shape))
-        return np.stack([np.min([of_groups[i] for i in groups], axis=0) for groups in self._groups])
+        of_ranks = []
+        for groups in self._groups:
+            amounts = np.array([of_groups[i] for i in groups])
+            most = amounts.max(axis=0)
+            slowest = of_slowest and any(np.array_equal(amount, most) for amount in amounts)
+            of_ranks.append(most if slowest else amounts.min(axis=0))
+        return np.stack(of_ranks)
 
     @staticmethod
     def _chords(costing: StageCosting) -> FloatArray:

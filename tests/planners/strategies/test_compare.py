@@ -265,7 +265,7 @@ def test_a_search_with_fewer_demands_never_comes_to_what_asks_more(model: str, f
     within = replace(free, within=training_limits()[framework])
     given = replace(within, fixed={"micro_batch": 1})
     config = StrategiesConfig(budget_s=0.4)
-    answers = [searched(problem, config, [], SILENT) for problem in (free, within, given)]
+    answers = [searched([problem], config, SILENT) for problem in (free, within, given)]
     steps = [charged(answer.cost) for answer in answers]
     assert steps == pytest.approx(sorted(steps))
     shortest = []
@@ -279,7 +279,7 @@ def test_all_searches_of_a_request_share_its_budget() -> None:
     """bert48 on C took 125 s of a budget of 20 s, as each framework's search had the budget of the first one."""
     problem = replace(PROBLEM, work=gpt_work(24, 2048, 16), cluster=Cluster(2, 8, 3e11, 2e11, 4e10), fixed={})
     before_s = effort.counted_s()
-    result = searched(replace(problem, global_batch=64), StrategiesConfig(gap=0.0, budget_s=1.0), [], SILENT)
+    result = searched([replace(problem, global_batch=64)], StrategiesConfig(gap=0.0, budget_s=1.0), SILENT)
     assert effort.counted_s() - before_s <= 1.25 * 1.0
     assert result.taken_s > 0.0
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from draw_counts import parts
 from strategy_problems import DEVICE, small_work, strategies
 
 from automap_models.core.cluster import Cluster, NodeGroup
@@ -25,7 +26,7 @@ def mixed_problem(seed: int) -> StrategyProblem:
         NodeGroup(1, per_node, 1e11, 1e10, float(own), speed=float(speed))
         for speed, own in zip(speeds, memory, strict=True)
     ]
-    fixed = {"pp": 2, "micro_batch": 1, "zero": 0, "vp": 1, "sequence_parallel": False}
+    fixed = {"pp": int(draw.choice([1, 2, 2])), "micro_batch": 1, "zero": 0, "vp": 1, "sequence_parallel": False}
     fixed["schedule"] = str(draw.choice(["1f1b", "zb-h1", "gpipe"]))
     cluster = Cluster.of_groups(groups, "two kinds")
     work = small_work(int(draw.integers(2, 5)), 256, 2, 128)
@@ -34,6 +35,17 @@ def mixed_problem(seed: int) -> StrategyProblem:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_best_strategy_of_both_orders_of_the_nodes_is_found(seed: int) -> None:
+    _check_against_all_strategies(seed)
+
+
+@pytest.mark.parametrize("part", parts(1, of=10))
+def test_the_best_strategies_of_three_hundred_problems_are_found(part: int) -> None:
+    for seed in range(6 + part, 306, 10):
+        _check_against_all_strategies(seed)
+
+
+def _check_against_all_strategies(seed: int) -> None:
+    """Layers by speed and memory, on ranks of one kind or of both, in both orders of the nodes."""
     problem, steps = mixed_problem(seed), {}
     for order in node_orders(problem.cluster):
         of_order = replace(problem, cluster=order)
