@@ -23,34 +23,27 @@ default.
 
     OMP_NUM_THREADS=1 python benchmarks/advice.py [--profiles FOLDER] [--clusters A B …]
     OMP_NUM_THREADS=1 python benchmarks/advice.py --random 30
-    OMP_NUM_THREADS=1 python benchmarks/advice.py --former FOLDER [--profiles FOLDER]
 
 With `--random N` the rows are of N random models on random clusters of up to 8 devices, and the rivals every S with
-every M. With `--former` the rivals are the plans of another version, files PROFILE.CLUSTER.json in a folder that its
-`automap-infer --out` wrote, priced by today's clock: for each the default, the default under its schedule in as many
-micro-batches ("same M"), and the shortest plan. Those with a stage without work are not compared.
+every M.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common import CLUSTERS, add_profiles, print_rows, profile_files
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.constraints import stages_without_work
 from automap_models.core.layers import block_ends, layer_ends
 from automap_models.core.profile import Profile
 from automap_models.core.result import TIE
-from automap_models.core.schedules import DEFAULT_MIN_STAGE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.files import read_profile
@@ -156,21 +149,6 @@ class Job:
             options = {"stages": stages, "micro_batches": count, "global_batch": batch}
             yield self.planned(f"S = {stages}, M = {count}", min_gain=0.0, **options)
 
-    def former(self, folder: Path) -> Rival | str:
-        """The plan of another version in a folder, or why there is none to compare."""
-        file = folder / f"{self.name}.{self.cluster.name}.json"
-        if not file.exists():
-            return "no plan"
-        document = json.loads(file.read_text("utf-8"))
-        inputs = document["stages"][-1]["last"] + 1 - len(self.profile)  # the first ones, which were instructions once
-        cuts, count = tuple(cut - inputs for cut in document["cuts"]), document["micro_batches"]
-        idle = stages_without_work(self.profile, cuts, DEFAULT_MIN_STAGE)
-        if idle:
-            return f"{len(idle)} of {len(cuts) + 1} stages without work"
-        problem = replace(self.space.problem(len(cuts) + 1, count, document["schedule"]), max_replicas=None)
-        plan = StagedPlan(cuts, tuple(document["device_cuts"]), count, document["planner"])
-        return self.rival("former", problem, plan) or "does not fit"
-
 
 def rows(jobs: Iterable[Job]) -> Iterator[tuple[str, ...]]:
     """The default against everything that one could do instead."""
@@ -218,32 +196,17 @@ def random_job(seed: int) -> Job:
     return Job(f"random {seed}", profile, cluster)
 
 
-def former_rows(jobs: Iterable[Job], folder: Path) -> Iterator[tuple[str, ...]]:
-    """The default, in any and in as many micro-batches, and the shortest plan against the plans of another version."""
-    for job in jobs:
-        default, shortest, former = job.planned("default"), job.planned("shortest", min_gain=0.0), job.former(folder)
-        cells = (job.name, job.cluster.name, "does not fit" if default is None else default.in_words)
-        if isinstance(former, str) or default is None or shortest is None:
-            yield (*cells, former if isinstance(former, str) else former.in_words, "", "", "")
-            continue
-        alike = {"micro_batches": former.plan.micro_batches, "global_batch": job.space.global_batch}
-        same = job.planned("same", schedule=former.problem.schedule, **alike)
-        ratios = ["" if plan is None else f"{plan.step_s / former.step_s:.4f}" for plan in (default, same, shortest)]
-        yield (*cells, f"{former.in_words}: {former.step_s:.4g} s", *ratios)
-
-
-OF_RIVALS = (
+HEADINGS = (
     *("profile", "cluster", "default", "step", "shortest", "shortest / default"),
     *("best rival", "rival / shortest"),
 )
-OF_FORMER = ("profile", "cluster", "default", "former", "default / former", "same M / former", "shortest / former")
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(rows: Iterable[Sequence[str]]) -> None:
     """Print the rows, how many are lost, and what the ratios come to."""
-    printed = print_rows(headings, rows)
+    printed = print_rows(HEADINGS, rows)
     print(f"\n{len(printed)} rows, {sum('**loses**' in ''.join(cells) for cells in printed)} lost")
-    for i, heading in enumerate(headings):
+    for i, heading in enumerate(HEADINGS):
         ratios = [float(cells[i]) for cells in printed if cells[i]] if " / " in heading else []
         if ratios:
             print(
@@ -257,15 +220,11 @@ def main() -> None:
     add_profiles(parser)
     parser.add_argument("--clusters", nargs="+", default=CLUSTERS, metavar="NAME", help="default: all five")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="random models and clusters instead")
-    parser.add_argument("--former", type=Path, metavar="FOLDER", help="of plans of another version, as rivals")
     arguments = parser.parse_args()
     clusters = [read_cluster(name) for name in arguments.clusters]
     files = profile_files(arguments.profiles)
     jobs = (Job(file.stem, read_profile(file), cluster) for file in files for cluster in clusters)
-    if arguments.former:
-        print_table(OF_FORMER, former_rows(jobs, arguments.former))
-    else:
-        print_table(OF_RIVALS, random_rows(arguments.random) if arguments.random else rows(jobs))
+    print_table(random_rows(arguments.random) if arguments.random else rows(jobs))
 
 
 if __name__ == "__main__":
