@@ -45,7 +45,7 @@ BUDGET = {
     "run": (4_705, 24),
     "simulate": (1_737, 10),
     "torch_export": (3_100, 14),
-    "workloads": (5_781, 34),
+    "workloads": (5_782, 34),
     "zoo": (1, 1),
     "infer": (6_006, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_029, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_806, "files": 432, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 76_807, "files": 432, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
