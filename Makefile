@@ -10,7 +10,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # Two test workers on two cores: more threads inside them only get into each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test fast-tests test-slow test-thorough test-random lint style types docs bench accuracy clean
+.PHONY: help demo test test-slow test-thorough test-random lint style types docs bench accuracy clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -20,10 +20,7 @@ demo: $(VENV)/.installed-demo ## plan T5-3B for 4 nodes of 8 V100, print the pla
 	@mkdir -p demo
 	$(BIN)/automap-infer examples/t5_3b_v100.npz --topo C --out demo/plan.json --plot demo/plan.png
 
-test: style ## style, types and the fast tests
-	@$(MAKE) --no-print-directory -j 2 types fast-tests
-
-fast-tests: $(VENV)/.installed-dev
+test: style types ## style, types and the fast tests
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not thorough and not random"
 
 test-slow: $(VENV)/.installed-dev ## of what takes longer one case of each test: trainings, the wheel, pages of the documentation
@@ -42,8 +39,8 @@ style: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.installed-dev # one process: beside it the tests have the other core
-	$(BIN)/mypy automap_models datagen train infer benchmarks/*.py
+types: $(VENV)/.installed-dev
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --summary=none
 
 docs: $(VENV)/.installed-dev ## the documentation as a web site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

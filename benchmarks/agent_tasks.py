@@ -20,7 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -195,7 +195,7 @@ def planned(line: str, budget: str) -> Ending:
     price = agent.call("price", **sizes, **{"for": program}, **typed(plan))
     agent.call("export", plan=price, to=program, out="plan")
     ending = agent.ending("plan", f"{model} on {gpus} for {program}", price["step_s"], 1.0)
-    return Ending(**{**vars(ending), "best_s": best_known({**sizes, "for": program}, budget)})
+    return replace(ending, best_s=best_known({**sizes, "for": program}, budget))
 
 
 def typed(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def treated(name: str, budget: str) -> Ending:
             what = str(file)
         document = agent.call("doctor", what=what, **options)
     ending = agent.ending("doctor", name, (document["better"] or document["current"])["step_s"], 1.0)
-    return Ending(**{**vars(ending), "best_s": best_known(question, budget)})
+    return replace(ending, best_s=best_known(question, budget))
 
 
 def groups(paths: Iterable[Path]) -> Iterator[list[MeasuredStep]]:

@@ -74,11 +74,12 @@ def gpt2(sizes: Sizes) -> tuple[Any, dict[str, Any]]:
 
     torch.set_num_threads(1)
     names = ("n_embd", "n_layer", "n_head", "vocab_size")
+    fields: dict[str, Any] = dict(zip(names, sizes, strict=False))
+    fields |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    fields |= dict.fromkeys(("bos_token_id", "eos_token_id"), None)
     config = GPT2Config(
-        **dict(zip(names, sizes, strict=False)),
+        **fields,
         n_positions=1024,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
-        **dict.fromkeys(("bos_token_id", "eos_token_id"), None),
         use_cache=False,
     )
     with torch.device("meta"):

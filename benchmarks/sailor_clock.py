@@ -82,8 +82,8 @@ class ClockedPlan:
             for kind, tp, count in team:
                 used[kind] = used.get(kind, 0) + tp * count
         layers = [list(stage) for stage, _ in self.stages]
-        pipeline = {"num_stages": len(layers), "layers_per_stage": layers, "tmp_per_stage": teams}
-        pipeline["dp"] = [len(team) for team in teams]
+        counts = {"num_stages": len(layers), "layers_per_stage": layers, "dp": [len(team) for team in teams]}
+        pipeline = {**counts, "tmp_per_stage": teams}
         return {"pipeline_list": [pipeline], "mbs": self.micro_batch, "used_gpus": used}
 
     def described(self, zone: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ approximate about them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,8 +76,8 @@ class Bins:
         """Each bin's sum over `count` of its instructions, from one draw of mean `mean` a bin (module docstring)."""
         if self.n.max() <= self.width:
             return values * count
-        sums: FloatArray = count * np.float32(mean) + np.sqrt(count) * (values - np.float32(mean))
-        return np.maximum(sums, 0, out=sums)
+        sums: Any = count * np.float32(mean) + np.sqrt(count) * (values - np.float32(mean))
+        return cast(FloatArray, np.maximum(sums, 0, out=sums))
 
     def how_many(self, rng: np.random.Generator, probability: FloatArray) -> FloatArray:
         """Of each bin's instructions, those that something is true of; probability [B, 1], result [B, m]."""

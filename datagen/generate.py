@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,10 +118,10 @@ def _draw_batch(
     weights = batch["weights_to_compute"]
     scale = 1 / np.maximum(np.maximum(1, weights), A.max(axis=1, keepdims=True))
     state, peaks = _memory(recipe.problem.memory, rng, batch, largest_step=np.diff(W, axis=1, prepend=0).max(axis=1))
-    arrays = np.stack([C * scale, A * scale, W * (weights * scale), F * scale, H * peaks], axis=1)
+    arrays: FloatArray = np.stack([C * scale, A * scale, W * (weights * scale), F * scale, H * peaks], axis=1)
     if not np.isfinite(arrays).all():
         raise BadInput("its numbers leave the range of float32", where="dist", do="give parameters that vary less")
-    return arrays, (state / (weights * scale))[:, 0]
+    return arrays, cast(FloatArray, (state / (weights * scale))[:, 0])
 
 
 def _or_even(values: FloatArray, even: FloatArray) -> FloatArray:

@@ -212,10 +212,10 @@ def parse(record: type[Record], config: Any, where: str = "") -> Record:
         names = re.findall(r"\.(\w+)", path)
         if field := re.fullmatch(r"Object (missing|contains).* field `(.*)`", what):
             what = "is missing" if field[1] == "missing" else "is not a setting"
-            raise BadInput(what, where=".".join(filter(None, [where, *names, field[2]])), do=SEE) from None
+            raise BadInput(what, where=".".join(part for part in (where, *names, field[2]) if part), do=SEE) from None
         if of_field := re.match(r"(\w+): ", what):  # a group that does not like one of its settings
             names.append(of_field[1])
             what = what.removeprefix(of_field[0])
         value = reduce(lambda group, name: group[name], names, config)
         do = re.sub(r"Expected `(\w+)[^`]*`(?:, got `.*`)?", lambda kind: f"give {_WORDS.get(kind[1], kind[1])}", what)
-        raise BadInput(f"is {value!r}", where=".".join(filter(None, [where, *names])), do=do) from None
+        raise BadInput(f"is {value!r}", where=".".join(part for part in (where, *names) if part), do=do) from None

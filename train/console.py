@@ -93,7 +93,7 @@ class _Lines(Callback):
         """Start the clock."""
         self._begun = self._last = (time.monotonic(), _episodes(pl_module))
 
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any) -> None:
         """Say how far it is, if nothing was said for a while."""
         self._say(pl_module, EVERY_S)
 

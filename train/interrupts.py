@@ -65,12 +65,12 @@ class _BetweenBatches(Callback):
             for number, handler in self._before.items():
                 signal.signal(number, handler)
 
-    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any, **__: Any) -> None:
         """Any of several processes may have had the signal."""
         if trainer.strategy.reduce_boolean_decision(self._noted, all=False):
             raise KeyboardInterrupt
 
-    def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+    def on_validation_batch_end(self, trainer: L.Trainer, *_: Any, **__: Any) -> None:
         """Several processes agree after the next batch of the training."""
         if self._noted and trainer.world_size == 1:
             raise KeyboardInterrupt

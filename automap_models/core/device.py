@@ -251,8 +251,8 @@ class Device:
             rate: FLOP/s that it reaches; None is that of kernels which are no products.
         """
         flop, moved_bytes = np.asarray(flop, np.float64), np.asarray(moved_bytes, np.float64)
-        rate = self.vector * self.constants.product_efficiency if rate is None else rate
-        work_s = np.maximum(flop / rate, moved_bytes / self.bytes_per_s)
+        rates = np.asarray(self.vector * self.constants.product_efficiency if rate is None else rate, np.float64)
+        work_s = np.maximum(flop / rates, moved_bytes / self.bytes_per_s)
         return np.asarray(np.where(work_s > 0, work_s + self.constants.launch_s, 0.0))
 
     def product_rates(self, sizes: FloatArray, dtype: str, aligned: bool | NDArray[np.bool_] = True) -> FloatArray:

@@ -11,7 +11,7 @@ summed once all these stages have reduced theirs (`TiedSum`).
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -39,5 +39,5 @@ def exposed_s(communication_s: Seconds, computation_s: Seconds, overlap: float) 
 
     max(communication - overlap · computation, (1 - overlap) · communication)
     """
-    hidden: Seconds = overlap * np.minimum(communication_s, computation_s)
-    return communication_s - hidden
+    exposed: Any = communication_s - overlap * np.minimum(communication_s, computation_s)
+    return cast(Seconds, exposed)

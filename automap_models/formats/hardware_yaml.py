@@ -345,7 +345,8 @@ class DeviceDocument(Document):
             raise BadInput(error.what, where=f"{where}, {error.where}", do=error.do) from None
         with located(where):
             host = self.host_memory and HostMemory(**msgspec.structs.asdict(self.host_memory))
-            return Device(**{**values, "name": values["name"] or name, "step": step, "host_memory": host})
+            values |= {"name": values["name"] or name, "step": step, "host_memory": host}
+            return Device(**values)
 
 
 def known_devices() -> list[str]:

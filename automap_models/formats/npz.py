@@ -125,7 +125,7 @@ def _header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def _is_single(file: str | os.PathLike[str] | BinaryIO) -> bool:
     try:
-        if not isinstance(file, str | os.PathLike):
+        if not isinstance(file, (str, os.PathLike)):
             return False
         with open_file(file) as opened:
             return opened.read(6) == b"\x93NUMPY"

@@ -320,11 +320,11 @@ def _loader() -> type[yaml.SafeLoader]:
 
         depth = 0
 
-        def fetch_flow_collection_start(self, kind: Any) -> None:
+        def fetch_flow_collection_start(self, TokenClass: Any) -> None:
             """The token of a bracket; PyYAML looks a thousand of them ahead, which takes seconds if none closes."""
             if self.flow_level >= deepest:
                 raise yaml.scanner.ScannerError(None, None, "it is nested too deeply")
-            super().fetch_flow_collection_start(kind)
+            super().fetch_flow_collection_start(TokenClass)
 
         def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
             """The next node, if it is not in too many others."""

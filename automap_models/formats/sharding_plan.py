@@ -237,13 +237,14 @@ def sharding_document(report: ShardingReport) -> dict[str, Any]:
         of_file |= {"price_optimality": optimality, "optimality": None if len(mesh) == 1 else UNSET}
     if len(mesh) == 1:
         return _axis_document(report, 0, **of_file).builtins()
+    of_file = {"mesh": mesh, **of_file}
     counted: dict[str, Any] = {"objective": "count", "optimality": None, "notes": []}
     return TwoAxesDocument(
         **_common(report),
         kind="hybrid",
         devices=math.prod(mesh.values()),
         plans={axis.name: _axis_document(report, a, **counted) for a, axis in enumerate(plan.mesh)},
-        **{"mesh": mesh, **of_file},
+        **of_file,
     ).builtins()
 
 
@@ -306,7 +307,8 @@ def _price(price: ShardingPrice | None, axes: Iterable[str]) -> PriceDocument | 
         return None
     figures: dict[str, Any] = {key: getattr(price, key) for key in PriceDocument.__struct_fields__}
     along = {key: dict(zip(axes, figure, strict=True)) for key, figure in figures.items() if isinstance(figure, tuple)}
-    return PriceDocument(**figures | along)
+    figures |= along
+    return PriceDocument(**figures)
 
 
 def _gap(partitioned: float, bound: float) -> float:

@@ -27,7 +27,7 @@ def argument_name(raw: str) -> str:
 
     A key that repeats the one before it is left out: flax keeps a variable's collection in front of its path.
     """
-    keys = ["".join(groups) for groups in _KEY.findall(raw)]
+    keys: list[str] = ["".join(groups) for groups in _KEY.findall(raw)]
     return "/".join(key for i, key in enumerate(keys) if not i or key != keys[i - 1])
 
 

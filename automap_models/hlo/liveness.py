@@ -71,7 +71,7 @@ class Liveness:
         made_of = [True] * len(self.graph.arguments)
         for read, results in zip(self.reads, self.results, strict=True):
             made_of += [any(made_of[v] for v in read)] * len(results)
-        depends = np.array(made_of, dtype=bool)
+        depends: NDArray[np.bool_] = np.array(made_of, dtype=bool)
         depends[: len(self.graph.arguments)] = False
         depends &= (self.storage == np.arange(depends.size)) & (self.argument == NEVER)
         return depends

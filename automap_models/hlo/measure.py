@@ -176,7 +176,7 @@ def measure_times(
         if time_s is None:
             missing[one.opcode] += one.instructions.size
     device = jax.local_devices()[0]
-    meta = {
+    meta: dict[str, object] = {
         "times": "measured per instruction",
         "device": f"{device.device_kind} ({platform.machine()})",
         "unsteady": 1.0 - sum(clock.steady) / max(1, len(clock.steady)),

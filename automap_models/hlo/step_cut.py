@@ -190,7 +190,7 @@ class _Owners:
         kinds = {"parameter": 1, "state": 2, "input": 4}
         depends = [kinds[argument.kind] for argument in self.graph.arguments]
         gradients = [False] * len(depends)
-        self.kept_only, self.free, self.of_gradients = [], [], list[bool]()
+        self.kept_only, self.free, self.of_gradients = list[bool](), list[bool](), list[bool]()
         for i, read in enumerate(self.reads):
             dependence, of_gradients = 0, self.phases[i] == Phase.BACKWARD
             for v in read:

@@ -105,7 +105,9 @@ def parse(text: str, ending: str, where: str) -> Document:
         raise BadInput("is nested too deeply", where=where, do=do) from None
     except yaml.YAMLError:  # JSON with characters that YAML has not
         return listed(values)
-    places = {(*path, key): span for path, group in mappings.items() for key, span in group.spans.items()}
+    places: dict[Path, Span] = {
+        (*path, key): span for path, group in mappings.items() for key, span in group.spans.items()
+    }
     return Document(text, values, lambda new: _edited(text, mappings, new), places)
 
 
@@ -268,7 +270,7 @@ def _edited(text: str, mappings: Mapping[Path, Mapped], new: Mapping[Path, Any])
 
 def scalar(value: Any, braces: bool) -> str:
     """A value as YAML and JSON write it."""
-    if braces or not isinstance(value, str | list):
+    if braces or not isinstance(value, (str, list)):
         return json.dumps(value)
     return str(yaml.safe_dump(value, default_flow_style=True, width=10_000)).removesuffix("...\n").strip()
 

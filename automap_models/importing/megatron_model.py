@@ -87,7 +87,8 @@ def model_of(
 
 def _latent(given: Arguments) -> Latent:
     sizes: dict[str, Any] = {name: given.count(argument) or usual for name, (argument, usual) in LATENT.items()}
-    return Latent(**{**sizes, "rotary": Rotary(sizes["rotary"])})
+    sizes["rotary"] = Rotary(sizes["rotary"])
+    return Latent(**sizes)
 
 
 def _blocks(pattern: str | None, layers: int) -> tuple[str, ...] | None:

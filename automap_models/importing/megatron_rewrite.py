@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from automap_models.core.framework import ModelFacts
@@ -69,7 +70,7 @@ def rewriting(given: Arguments, fields: Mapping[str, Any], layers: int | None) -
 def block_plan(strategy: Strategy, layers: int) -> BlockPlan:
     """A strategy as exports take it; stages of equally many layers where it has none."""
     counts = strategy.layers or (layers // strategy.stages,) * strategy.stages
-    return BlockPlan("", Strategy(**{**vars(strategy), "layers": counts}), (strategy.tp,) * strategy.pp, ModelFacts())
+    return BlockPlan("", replace(strategy, layers=counts), (strategy.tp,) * strategy.pp, ModelFacts())
 
 
 def _differs(name: str, fields: Mapping[str, Any], strategy: Strategy) -> bool:

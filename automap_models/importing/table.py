@@ -144,7 +144,7 @@ def _words(value: Any) -> set[str]:
 
 
 def _keys(words: Any) -> set[str]:
-    return {str(word).lower() for word in (words if isinstance(words, dict | list) else [words])}
+    return {str(word).lower() for word in (words if isinstance(words, (dict, list)) else [words])}
 
 
 def answers(document: Document, fields: Mapping[str, Keys]) -> tuple[dict[str, Any], list[str]]:
@@ -261,7 +261,7 @@ def words(
 
 
 def _is_scalar(value: Any) -> bool:
-    return not isinstance(value, list | dict)
+    return not isinstance(value, (list, dict))
 
 
 def _word(meanings: Mapping[Any, Any], value: Any, former: Any) -> Any:

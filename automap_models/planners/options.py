@@ -199,7 +199,9 @@ class PlanOptions(StageOptions):
         if "policy" in config:
             config["policy"] = Path(config["policy"])
         accepted = config_names(name)
-        return make_planner(name, **{option: value for option, value in config.items() if option in accepted})
+        accepted_values = {option: value for option, value in config.items() if option in accepted}
+        planner: Planner[Any, StagedPlan, Any] = make_planner(name, **accepted_values)
+        return planner
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from automap_models.core.result import PlanReport
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.units import counted, rounds, seconds, size, span
 from automap_models.plots.pipeline import COLOURS, LABELS
-from automap_models.simulate.engine import Timeline, simulate
+from automap_models.simulate.engine import PassKind, Timeline, simulate
 from automap_models.simulate.plan_step import timeline
 
-DRAWN = {**COLOURS, "update": "currentColor"}
+DRAWN: dict[PassKind, str] = {**COLOURS, "update": "currentColor"}
 """Kind of box → its colour, of which none is lost on a white or on a black page."""
 
 

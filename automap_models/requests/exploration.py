@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.strategy import Strategy
@@ -69,7 +70,7 @@ def solve(request: ExploreRequest, watch: Watch) -> Explored | StrategyResult | 
         needed = gain_to_ask(strategy.required_plan(), min_gain)
         if stages is None or 1.0 - strategy.cost.step_s / stages.step_s >= needed:
             best = Comparisons(strategy, PATIENT, watch, None, training_limits(), min_gain).answer()
-            searched = {**vars(best.result), "taken_s": time.perf_counter() - planning}
+            searched: dict[str, Any] = {**vars(best.result), "taken_s": time.perf_counter() - planning}
             if stages is None or best.result.cost.step_s < stages.step_s:
                 return StrategyResult(**searched, compared=best, model_s=planning - begun, stages=stages)
     if exploration is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from automap_models.core.cluster import MemoryVerdict
 from automap_models.core.estimate import Estimate
@@ -71,14 +72,15 @@ def solve(request: FitRequest, watch: Watch) -> FitResult:
     result = with_hosts(StrategiesPlanner(QUICK).solve(problem, watch=watch), QUICK, watch)
     if not request.reserve:
         result = at_risk(result, QUICK, watch)
-    fields = vars(result)
+    fields: dict[str, Any] = vars(result)
     if result.plan is None:
         fields = {**fields, "emptiest": emptiest(problem), "remedies": tuple(_remedies(request, problem, watch))}
     else:  # nearly as short, and simple
         pool = Comparisons(result, QUICK, watch, frameworks=training_limits())
         pool.choose()
         fields = {**fields, "plan": pool.best, "cost": pool.estimate(pool.chosen)}
-    return FitResult(**{**fields, "taken_s": time.perf_counter() - begun_s})
+    fields = {**fields, "taken_s": time.perf_counter() - begun_s}
+    return FitResult(**fields)
 
 
 def _remedies(request: FitRequest, problem: StrategyProblem, watch: Watch) -> Iterator[Remedy]:

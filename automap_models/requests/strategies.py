@@ -176,7 +176,7 @@ def searched(
     comparing_s = min(max(3.0, 2.0 * searched_s), deadline.remaining_s - len(clusters) * config.budget_s)
     best = Comparisons(result, config, watch, comparing_s, training_limits(), min_gain).answer()
     sizes = list(of_sizes(best.result, clusters, config, watch))
-    everything = {**vars(best.result), "taken_s": time.perf_counter() - begun}
+    everything: dict[str, Any] = {**vars(best.result), "taken_s": time.perf_counter() - begun}
     return StrategyResult(**everything, compared=best, sizes=sizes)
 
 

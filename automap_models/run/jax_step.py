@@ -39,7 +39,7 @@ def step_results(step: TrainingStep) -> StepResults:
         BadInput: an argument has no next value, or nothing else is one floating-point number.
     """
     returned = jax.eval_shape(step.function, *step.arguments)
-    parts = list(returned) if isinstance(returned, tuple | list) else [returned]
+    parts = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     starts = np.cumsum([0, *(len(jax.tree.leaves(part)) for part in parts)]).tolist()
     free, first = list(range(len(parts))), 0
     replaces: dict[int, int] = {}

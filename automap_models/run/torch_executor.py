@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -163,7 +163,9 @@ class StageExecutor:
         self.splits = layout.schedule.splits_backward
         self.saved: dict[tuple[int, int], _SavedPass] = {}
         self.local: dict[tuple[str, int, int], list[Tensor | None]] = {}
-        self.mail = {direction: _mail(i) for i, direction in enumerate(product("FB", (True, False)))}
+        self.mail: dict[tuple[str, bool], _Mail] = {
+            direction: _mail(i) for i, direction in enumerate(product("FB", (True, False)))
+        }
         self.losses: list[Tensor] = []
         self.sharded: dict[int, FSDPModule] = self._sharded(zero, undivided) if zero else {}
 
@@ -388,7 +390,7 @@ def _mail(index: int) -> _Mail:
     """Gloo tells messages apart by tags; nccl needs a group of its own for each direction."""
     if dist.get_backend() == "gloo":
         return _Mail(None, index)
-    return _Mail(dist.new_group(), 0)
+    return _Mail(cast(dist.ProcessGroup, dist.new_group()), 0)
 
 
 def _merge(

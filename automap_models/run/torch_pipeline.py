@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -298,7 +298,8 @@ class Pipeline:
                 tuple(sorted(alike))
                 for alike in zip(*map(self.layout.processes.__getitem__, self._stages_of[name]), strict=True)
             }
-        return {ranks: dist.new_group(list(ranks)) for ranks in sorted(sets) if len(ranks) > 1}
+        groups = {ranks: dist.new_group(list(ranks)) for ranks in sorted(sets) if len(ranks) > 1}
+        return cast(dict[tuple[int, ...], dist.ProcessGroup], groups)
 
     def _synchronise(self) -> None:
         """Copies of a tensor begin with the values of the first process that holds it."""

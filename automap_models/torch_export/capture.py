@@ -114,19 +114,19 @@ def capture(
     _require_accepted(model, args, kwargs, name)
     exporting: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if in_place:
-        exported_model, example = model.train(), (args, dict(kwargs))
+        exported_model = model.train()
     else:
         exported_model = copy_model(model, lambda tensor: tensor.to("meta"))
 
         def shape_of(tensor: Tensor) -> Tensor:  # of its own: one that is given for two inputs is two
             return torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
 
-        example = pytree.tree_map_only(Tensor, shape_of, (args, dict(kwargs)))
+        args, kwargs = pytree.tree_map_only(Tensor, shape_of, (args, dict(kwargs)))
         exporting = torch.device("meta")  # for tensors that forward makes without naming a device
     _train_without_cache(exported_model)
     try:
         with exporting, _quiet():
-            exported = torch.export.export(exported_model, *example, strict=False)
+            exported = torch.export.export(exported_model, args, dict(kwargs), strict=False)
     except Exception as error:  # torch.export's errors have no common base class
         raise BadInput(
             f"torch.export refuses its forward pass{_place(error)}: {first_sentence(error)}",

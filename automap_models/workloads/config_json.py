@@ -163,7 +163,7 @@ def _text_values(document: dict[str, Any]) -> dict[str, Any]:
         key: document[key] for key in ("dtype", "torch_dtype", "tie_word_embeddings") if key in document
     }
     text = document.get("text_config")
-    values = (
+    values: dict[str, Any] = (
         {"model_type": f"{document.get('model_type')}_text", **outer, **text} if isinstance(text, dict) else document
     )
     groups = [values[key] for key in GROUPS if isinstance(values.get(key), dict)]

@@ -46,7 +46,7 @@ def block_of(layer: Layer, x: Value, c: DecoderConfig, sublayers: str, memory: V
             return x
         return layer.norm(x, layer_norm=not c.root_mean_square, fused=place == "after")
 
-    added: list[Value] = []
+    added, read = list[Value](), x
     for number, sublayer in enumerate(sublayers, 1):
         if number == 1 or not c.shared_norm:
             with layer.module(_norm_module(c, sublayer)):

@@ -44,7 +44,7 @@ def selective_scan(layer: Layer, x: Value, c: SelectiveScan) -> Value:
         small,
         b,
         c_read,
-        Value((math.ceil(layer.tokens / SCANNED), *states.shape[::2]), states.mark, FLOAT32),
+        Value((math.ceil(layer.tokens / SCANNED), c.inner, 2 * c.state), states.mark, FLOAT32),
     )
     layer.context.append(states)
     if c.normed:

@@ -320,7 +320,7 @@ def profile_source(
         begin(f"building {source.what}")
         source = replace(source, model=source.returned())
         written_in = framework_of(source.model)
-        if framework not in (None, written_in):
+        if framework is not None and framework != written_in:
             do = f"leave it out; for {framework}, {_WANTED[framework]}"
             raise BadInput(f"{source.what} returned no model of {framework}", where="`framework`", do=do)
         if written_in == "torch":

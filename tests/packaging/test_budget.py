@@ -25,24 +25,24 @@ BUDGET = {
     "automap_models": (1_028, 8),
     "core": (8_037, 37),
     "cost": (3_895, 20),
-    "envs": (1_508, 12),
+    "envs": (1_509, 12),
     "export": (2_345, 16),
-    "formats": (5_298, 21),
-    "importing": (2_136, 15),
+    "formats": (5_301, 21),
+    "importing": (2_140, 15),
     "hlo": (6_921, 36),
-    "planners": (844, 6),
+    "planners": (846, 6),
     "planners/online": (309, 3),
     "planners/placement": (3_268, 17),
     "planners/portfolio": (2_871, 15),
     "planners/replan": (683, 4),
-    "planners/sharding": (822, 5),
-    "planners/staged": (3_334, 19),
-    "planners/strategies": (3_172, 15),
+    "planners/sharding": (823, 5),
+    "planners/staged": (3_336, 19),
+    "planners/strategies": (3_177, 15),
     "plots": (1_249, 9),
-    "requests": (2_499, 15),
+    "requests": (2_502, 15),
     "rl": (960, 9),
     "serve": (1_115, 9),
-    "run": (4_705, 24),
+    "run": (4_708, 24),
     "simulate": (1_737, 10),
     "torch_export": (3_100, 14),
     "workloads": (5_782, 34),
@@ -50,10 +50,10 @@ BUDGET = {
     "infer": (6_006, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_029, 32),
+    "benchmarks": (6_030, 32),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_807, "files": 432, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 76_831, "files": 432, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -12,6 +12,7 @@ update after its backward operation. Times, bytes and devices are drawn at rando
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,7 +38,7 @@ def random_problem(random: np.random.Generator) -> PlacementProblem:
     mean_bytes = float(graph.output_bytes[graph.output_bytes > 0].mean())
     ratio = float(10 ** random.uniform(-1.5, 1.0))  # of a mean transfer over a mean operation
     network = StepDevices.equal(devices, 0, 1e15, mean_bytes / (ratio * mean_s), 0.05 * mean_s * random.random())
-    return PlacementProblem.of_step(graph, StepDevices(**{**vars(network), "slowdown": slowdown}))
+    return PlacementProblem.of_step(graph, replace(network, slowdown=slowdown))
 
 
 def _grid(random: np.random.Generator) -> Shape:

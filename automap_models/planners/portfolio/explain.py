@@ -137,7 +137,7 @@ def _explain_one_stage(space: PlanningSpace) -> str:
 
 
 def _explain_no_pipeline(space: PlanningSpace) -> str:
-    constraints = replace(space.constraints, forbidden=space.constraints.forbidden | {"operator"})
+    constraints = replace(space.constraints, forbidden=frozenset((*space.constraints.forbidden, "operator")))
     needed, _ = least_memory(replace(space, constraints=constraints), staged_only=True)
     if math.isinf(needed):
         return "stages cannot share out the devices with as few replicas as they may have"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
@@ -145,8 +145,9 @@ def price_report(result: Result[ShardingProblem, ShardingPlan], planning_s: Call
     notes, memory = result.notes, problem.limit_bytes
     if price.memory_bytes > memory:
         notes = (*notes, f"needs {price.memory_bytes / 1e9:.1f} GB, a device has {memory / 1e9:.1f} GB")
+    fields: dict[str, Any] = {**vars(result), "notes": notes}
     return ShardingReport(
-        **{**vars(result), "notes": notes},
+        **fields,
         replicated=replicated_price(problem),
         data_parallel=plan_price(problem, parallel) if parallel else None,
         planning_s=planning_s(),

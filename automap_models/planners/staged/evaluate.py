@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from automap_models.core.constraints import UNCONSTRAINED
 from automap_models.core.microbatch import microbatch_size, rescaled
@@ -105,8 +106,9 @@ def evaluate(
     results = result.facts.get("baselines", ())
     if plan.planner in (UniformPlanner.name, DataParallelPlanner.name):
         results = (*results, result)
+    fields: dict[str, Any] = {**vars(result), "bound": bound, "notes": (*result.notes, *notes)}
     return PlanReport(
-        **{**vars(result), "bound": bound, "notes": (*result.notes, *notes)},
+        **fields,
         simulated_length_s={name: step_under(name, cost, plan.micro_batches) for name in WARM_UPS},
         single_device_s=problem.micro_batches * float(problem.profile.C.sum()),
         data_parallel_s=_data_parallel_s(replace(pipeline, stages=1), results) if tuned is None else tuned[0],

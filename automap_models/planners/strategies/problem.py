@@ -235,8 +235,12 @@ class StrategyProblem:
     def recompute_sets(self) -> list[list[int]]:
         """Kinds of recomputation, as numbers, that blocks of a strategy may have; of several sets it has one."""
         given, within, work = self.fixed.get("recompute"), self.within, self.work
-        kinds: Sequence[Recompute] = given if isinstance(given, tuple) else (given,)
-        if given is None:
+        kinds: Sequence[Recompute]
+        if isinstance(given, tuple):
+            kinds = given
+        elif given is not None:
+            kinds = (given,)
+        else:
             by_name = SEARCHED if within is not None and within.modules else frozenset[str]()
             kinds = (*work.recompute, *(kind for kind in work.kinds if by_name.issuperset(modules_of(kind) or "-")))
         allowed = [kind for kind in kinds if within is None or within.recompute_objection(kind) is None]

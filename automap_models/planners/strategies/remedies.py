@@ -93,6 +93,7 @@ def with_hosts(
         return result
     watch(Progress("trying the optimizer on hosts"))
     searches = (config,) if result.plan is None else (QUICK, config)  # the short one says whether the other is worth it
+    other = result
     for search in searches:
         other = StrategiesPlanner(search).solve(offloaded, deadline=deadline, watch=watch)
         if other.plan is None or other.cost.step_s > most_s:
@@ -210,7 +211,7 @@ def emptiest(problem: StrategyProblem, trials: int = 64) -> Estimate | None:
     for degrees in sorted(degree_sets, key=lambda entry: (entry.micro_batch, -entry.tp * entry.cp, entry.pp))[:trials]:
         subspace = Subspace(degrees, grid.zeros(degrees)[-1], grid.schedules(degrees)[0])
         fewest, more = divmod(layers, stages := degrees.pp * subspace.choice.vp)
-        cuts = {"layers": tuple(fewest + (stage < more) for stage in range(stages))} if more else {}
+        cuts: dict[str, Any] = {"layers": tuple(fewest + (stage < more) for stage in range(stages))} if more else {}
         with suppress(BadInput):
             trial = pricing.estimate(replace(grid.strategy(subspace), **{**cuts, **fields}))
             if problem.fits(trial):
