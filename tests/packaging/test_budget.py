@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (6_006, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_030, 32),
+    "benchmarks": (6_031, 32),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 76_831, "files": 432, "compiled": 75, "numbers": 259}
