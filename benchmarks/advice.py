@@ -196,7 +196,7 @@ def random_job(seed: int) -> Job:
     return Job(f"random {seed}", profile, cluster)
 
 
-HEADINGS = (
+OF_RIVALS = (
     *("profile", "cluster", "default", "step", "shortest", "shortest / default"),
     *("best rival", "rival / shortest"),
 )
@@ -204,14 +204,13 @@ HEADINGS = (
 
 def print_table(rows: Iterable[Sequence[str]]) -> None:
     """Print the rows, how many are lost, and what the ratios come to."""
-    printed = print_rows(HEADINGS, rows)
+    printed = print_rows(OF_RIVALS, rows)
     print(f"\n{len(printed)} rows, {sum('**loses**' in ''.join(cells) for cells in printed)} lost")
-    for i, heading in enumerate(HEADINGS):
+    for i, heading in enumerate(OF_RIVALS):
         ratios = [float(cells[i]) for cells in printed if cells[i]] if " / " in heading else []
         if ratios:
-            print(
-                f"{heading}: mean {np.mean(ratios):.4f}, {min(ratios):.4f} to {max(ratios):.4f} in {len(ratios)} rows"
-            )
+            spread = f"{min(ratios):.4f} to {max(ratios):.4f} in {len(ratios)} rows"
+            print(f"{heading}: mean {np.mean(ratios):.4f}, {spread}")
 
 
 def main() -> None:

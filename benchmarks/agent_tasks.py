@@ -224,12 +224,9 @@ def groups(paths: Iterable[Path]) -> Iterator[list[MeasuredStep]]:
     """Of each source the largest group of one dense decoder, cluster, batch and day, of LEAST_PLANS or more plans."""
     rows: dict[str, dict[Any, list[MeasuredStep]]] = defaultdict(lambda: defaultdict(list))
     for step in (step for path in paths for step in read_measured_steps(path)):
-        if (
-            not isinstance(step, MeasuredStep)
-            or step.step_s is None
-            or step.model.mixture
-            or step.model.family == "bert"
-        ):
+        if not isinstance(step, MeasuredStep) or step.step_s is None:
+            continue
+        if step.model.mixture or step.model.family == "bert":
             continue
         batch = step.strategy.global_batch, step.strategy.precision, step.day
         rows[step.source][step.system, step.model.shape, step.cluster, *batch].append(step)
@@ -242,17 +239,13 @@ def groups(paths: Iterable[Path]) -> Iterator[list[MeasuredStep]]:
 def config_of(model: MeasuredModel) -> dict[str, Any]:
     """The config.json of a dense decoder."""
     shape = model.shape
-    sizes: dict[str, Any] = {
-        "hidden_size": shape.hidden,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-    }
+    sizes: dict[str, Any] = {"hidden_size": shape.hidden, "num_hidden_layers": shape.layers}
     if model.family == "gpt":
         sizes = {"n_embd": shape.hidden, "n_layer": shape.layers, "n_head": shape.heads, "n_inner": shape.ffn}
         sizes |= {"model_type": "gpt2", "n_positions": shape.sequence}
     else:
         sizes |= {"model_type": "llama", "intermediate_size": shape.ffn, "num_key_value_heads": shape.kv_heads}
-        sizes |= {"max_position_embeddings": shape.sequence}
+        sizes |= {"num_attention_heads": shape.heads, "max_position_embeddings": shape.sequence}
     return {**sizes, "vocab_size": shape.vocabulary, "tie_word_embeddings": model.tied}
 
 
@@ -263,10 +256,8 @@ def chosen(steps: list[MeasuredStep]) -> Ending:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(config_of(first.model)))
-        question: dict[str, Any] = {
-            "what": str(file),
-            "gpus": f"{cluster.nodes}x{cluster.devices_per_node}x{first.device}",
-        }
+        gpus = f"{cluster.nodes}x{cluster.devices_per_node}x{first.device}"
+        question: dict[str, Any] = {"what": str(file), "gpus": gpus}
         question |= {"sequence": first.model.shape.sequence, "runtime": first.runtime.name}
         for step in steps:
             fields = {name: value for name, value in vars(step.strategy).items() if value not in (None, False)}

@@ -35,7 +35,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from common import print_rows, refuse, tracked
+from common import print_rows, require_commit, tracked
 from sailor_clock import Clock, ClockedPlan, Replicas, shortest
 
 from automap_models.core.cluster import Cluster
@@ -304,14 +304,6 @@ def cells(case: tuple[str, str], answer: Answer, best: float) -> tuple[str, ...]
     return *case, answer.planner, answer.plan, *figures
 
 
-def require_commit(clone: Path) -> None:
-    """End with one sentence where a clone is at another commit than the benchmark knows."""
-    command = ["git", "-C", str(clone), "rev-parse", "HEAD"]
-    head = subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip() or "no commit"
-    if head != COMMIT:
-        refuse(f"this knows Sailor's artefact at commit {COMMIT}, and {clone} is at {head}: check that commit out")
-
-
 def main() -> None:
     """Print the table, and how ours compare with the best of theirs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -323,7 +315,7 @@ def main() -> None:
     parser.add_argument("--model", action="append", choices=MODELS, default=[])
     parser.add_argument("--cluster", action="append", choices=TRACES, default=[])
     options = parser.parse_args()
-    require_commit(options.clone)
+    require_commit(options.clone, COMMIT, "Sailor's artefact")
     sailor = Sailor(options.clone, options.python.absolute(), options.answers, options.limit)
     comparisons: list[tuple[Answer, Answer]] = []
 

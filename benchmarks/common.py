@@ -7,6 +7,7 @@ code 2, so that `make bench` goes on with the next.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -55,6 +56,14 @@ def files_of(folder: Path | None, option: str, what: str, patterns: Iterable[str
             refuse(f"this needs {what}, and {folder} holds no {pattern}: give {option}")
         paths += matches
     return paths
+
+
+def require_commit(clone: Path, commit: str, what: str) -> None:
+    """End with one sentence where a clone is at another commit than the benchmark knows."""
+    git = ["git", "-C", str(clone), "rev-parse", "HEAD"]
+    head = subprocess.run(git, check=False, capture_output=True, text=True).stdout.strip() or "no commit"
+    if head != commit:
+        refuse(f"this knows {what} at commit {commit}, and {clone} is at {head}: check that commit out")
 
 
 def print_rows(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:

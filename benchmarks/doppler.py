@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import print_rows, processor_time, refuse
+from common import print_rows, processor_time, refuse, require_commit
 
 from automap_models.core.placement import FloatArray, PlacementGraph, PlacementProblem
 from automap_models.core.step_devices import StepDevices
@@ -154,14 +154,11 @@ def rows(clone: Clone, names: Sequence[str], seeds: int, tuned_s: float) -> Iter
             for opponent, placements in of_opponent.items():
                 judged = step_values(tables, np.array(placements))[0] / UNIT
                 best[opponent] = float((clone.values(name, placements) if rules == "DOPPLER" else judged).mean())
-            shortest = min(best, key=lambda opponent: best[opponent])
             bound = makespan_bound_s(tables) / UNIT
             beside = f"{heuristic.min():.5g}, {heuristic.mean():.5g}" if rules == "DOPPLER" else "–"
             cells = [f"{best[opponent]:.5g}" for opponent in OPPONENTS]
-            gap, apart = (
-                f"{100 * (best[shortest] / bound - 1):.1f} %",
-                f"{(off > 1e-6).sum()} of {DRAWN}, {off.max():.2%}",
-            )
+            gap = f"{100 * (min(best.values()) / bound - 1):.1f} %"
+            apart = f"{(off > 1e-6).sum()} of {DRAWN}, {off.max():.2%}"
             yield name, str(len(graph)), str(devices), rules, beside, *cells, f"{bound:.5g}", gap, apart
 
 
@@ -174,10 +171,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tuned", type=float, default=60.0, help="seconds of processor time of fine-tuning")
     arguments = parser.parse_args()
-    git = ["git", "-C", str(arguments.clone), "rev-parse", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-    if commit != COMMIT:
-        refuse(f"{arguments.clone} is commit {commit or 'of no repository'}, this reads {COMMIT} of xinyuyao/Doppler")
+    require_commit(arguments.clone, COMMIT, "DOPPLER's program")
     headings = (
         *("graph", "nodes", "devices", "rules", "critical path", *OPPONENTS),
         *("bound", "best over bound", "clocks differ"),

@@ -1,13 +1,12 @@
 """The main job as a new user does it: `automap-infer PROFILE --topo CLUSTER`, no other option.
 
-    OMP_NUM_THREADS=1 python benchmarks/main_job.py [--profiles FOLDER] [--cold] [--certificates]
+    OMP_NUM_THREADS=1 python benchmarks/main_job.py [--profiles FOLDER] [--certificates]
 
 For each example profile, and each graph.txt in FOLDER, on A, B, C, p4d-4 and dgx-h100-4 the whole command runs as a
 process of its own. A row has its processor time, the recommended plan and its step, what data parallelism takes at its
 best, the gap of the certificate, the stages without work (a quarter of an even share of the computation or of the
-parameters, and a trainable parameter: cost-model.md), and replicas without a sample. With --cold the first command runs
-with an empty cache of compiled functions, too, and with --certificates `--stages S` for every S up to the nodes of A, B
-and C: how many gaps are at most 2 %.
+parameters, and a trainable parameter: cost-model.md), and replicas without a sample. With --certificates `--stages S`
+runs, too, for every S up to the nodes of A, B and C: how many gaps are at most 2 %.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import os
 import resource
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -60,9 +58,9 @@ class Run:
         return float(self.plan["optimality"]["gap"])
 
 
-def infer(profile: Path, topo: str, *options: str, cache: str | None = None) -> Run:
-    """Run the command, with numba's own cache of compiled functions or another one."""
-    environment = {**os.environ, **({} if cache is None else {"NUMBA_CACHE_DIR": cache})}
+def infer(profile: Path, topo: str, *options: str) -> Run:
+    """Run the command."""
+    environment = {**os.environ}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # whoever has this compiles every module in every run
     command = [sys.executable, "-c", "import sys; from automap_models.infer.app import infer; sys.exit(infer())"]
     command += [str(profile), "--topo", topo, "--json", *options]
@@ -106,13 +104,9 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_profiles(parser)
-    parser.add_argument("--cold", action="store_true", help="also run the first command with an empty cache")
     parser.add_argument("--certificates", action="store_true", help="also run every --stages S up to the nodes")
     arguments = parser.parse_args()
     profiles = profile_files(arguments.profiles)
-    if arguments.cold:
-        with tempfile.TemporaryDirectory() as folder:
-            print(f"cold cache: {infer(profiles[0], 'C', cache=folder).cpu_s:.1f} s of processor time\n")
     infer(profiles[0], "C")  # whatever is not compiled yet
     runs: list[Run] = []
 
@@ -124,9 +118,8 @@ def main() -> None:
     printed = print_rows(HEADINGS, rows())
     taken_s, gaps = np.array([run.cpu_s for run in runs]), np.array([run.gap for run in runs if run.plan])
     idle = sum(row[6:8] not in (("0", "0"), ("", "")) for row in printed)
-    print(
-        f"\nprocessor time: mean {taken_s.mean():.2f} s, median {np.median(taken_s):.2f} s, worst {taken_s.max():.2f} s"
-    )
+    times = f"mean {taken_s.mean():.2f} s, median {np.median(taken_s):.2f} s, worst {taken_s.max():.2f} s"
+    print(f"\nprocessor time: {times}")
     print(f"gaps: {np.sum(gaps <= NEAR)} of {gaps.size} within 2 %, median {100 * np.median(gaps):.1f} %")
     print(f"plans with a stage without work or a replica without a sample: {idle} of {gaps.size}")
     if arguments.certificates:

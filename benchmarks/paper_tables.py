@@ -1,4 +1,4 @@
-"""The paper's Tables 7 and 8 (arXiv 2007.04069): five models on clusters A, B and C, planned here and there.
+"""The paper's Table 7 (arXiv 2007.04069): five models on clusters A, B and C, planned here and there.
 
     OMP_NUM_THREADS=1 python benchmarks/paper_tables.py [--sequence 512 128]
 
@@ -7,8 +7,7 @@ Adafactor (σ = 2). The paper tells neither the length of its sequences nor what
 tokens is what the shipped examples have.
 
 The paper names layers "near the pivots". Its row is the shortest plan with its device cuts whose cuts lie, on the grid
-of 128 points, inside those layers (counted from 0), or anywhere where it names none. L* is the exact planner's. The
-last table says how much memory T5-11B needs on the fullest device at least, over all plans; a device has 32 GB.
+of 128 points, inside those layers (counted from 0), or anywhere where it names none. L* is the exact planner's.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
-import numpy as np
 from common import optimum_s, print_rows
 
 from automap_models import workloads
@@ -39,7 +37,6 @@ MODELS = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19")
 STATE_FACTOR = {"t5_base": 2.0, "t5_3b": 2.0, "t5_11b": 2.0}  # Adafactor; the others' Adam needs 4
 DEFAULT_SEQUENCE = 512
 OUT_OF_MEMORY = "out of memory"
-MEMORY_STEP = 1.001  # to which the least memory is found
 
 
 @dataclass(frozen=True)
@@ -65,9 +62,6 @@ TABLE_7: dict[tuple[str, str], Published | None] = {
     ("t5_11b", "C"): Published((8, 16, 24), ("enc/13", "dec/3", "dec/15")),
 }
 """None: out of memory."""
-
-TABLE_8 = (34, 66, 98), (8, 16, 24)
-"""Points of 128 and device cuts on C, the same for BERT-48, T5-base and T5-11B."""
 
 PAPER_NAMES = (
     (re.compile(r"encoder/block_(\d+)\b.*"), r"enc/\1"),
@@ -160,71 +154,12 @@ def table_7(sequence: int, models: Sequence[str]) -> Iterator[tuple[str, ...]]:
             yield (model, cluster, by, *cells, *costs(problem, plan, best_s))
 
 
-IN_TABLE_8 = ("model", "by", "points", "device cuts", "time before", "L / L*")
-
-
-def table_8(sequence: int, models: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Points of the 128 grid on C, and how much of the time lies before each."""
-    for model in models:
-        problem = problem_of(model, sequence, "C")
-        done, best_s = problem.profile.C.cumsum() / problem.profile.C.sum(), optimum_s(problem)
-        points, devices = TABLE_8
-        paper = StagedPlan(problem.grid.to_instructions(points), devices, problem.micro_batches, "paper", points)
-        for by, plan in [*plans_of(problem), ("paper", paper)]:
-            if isinstance(plan, str):
-                yield (model, by, plan, "", "", "")
-                continue
-            shares = ", ".join(f"{100 * done[cut]:.0f} %" for cut in plan.cuts)
-            length, _, ratio, _ = costs(problem, plan, best_s)
-            yield (model, by, _listed(plan.coarse_cuts or ()), _listed(plan.device_cuts), shares, ratio or length)
-
-
-def least_memory(problem: StagedProblem) -> float:
-    """Device memory, bytes, below which no plan of the problem fits (to 0.1 %)."""
-    low, high = 1e8, 1e12
-    while high > MEMORY_STEP * low:
-        middle = (low * high) ** 0.5
-        variant = replace(problem, cluster=replace(problem.cluster, memory=middle))
-        low, high = (middle, high) if np.isnan(optimum_s(variant)) else (low, middle)
-    return high
-
-
-def with_recomputed_blocks(problem: StagedProblem) -> tuple[StagedProblem, float]:
-    """The problem if only each block's input is kept, and what the largest block needs while it is recomputed, bytes.
-
-    A block's input are the hidden states, which are what the smallest cut between blocks sends. The latter is for a
-    stage of as many replicas as a node has devices.
-    """
-    profile = problem.profile
-    blocks = [block[0] if (block := re.match(r".*block_\d+", layer)) else "" for layer in profile.layers]
-    starts = [i for i in range(1, len(blocks)) if blocks[i] and blocks[i] != blocks[i - 1]]
-    saved = np.zeros(len(profile))
-    saved[starts] = profile.A[[i - 1 for i in starts]].min()
-    working = max(profile.stash[[b == block for b in blocks]].sum() for block in set(blocks) - {""})
-    return replace(problem, profile=replace(profile, stash=saved)), working / problem.cluster.devices_per_node
-
-
-def memory_table(model: str, sequences: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """What the fullest device needs at least on A, B and C, under three assumptions about activations."""
-    for sequence in sequences:
-        problems = [problem_of(model, sequence, cluster) for cluster in "ABC"]
-        inputs = [with_recomputed_blocks(problem) for problem in problems]
-        nothing = [replace(p, profile=replace(p.profile, stash=np.zeros(len(p.profile)))) for p in problems]
-        least = {
-            "everything": [least_memory(problem) for problem in problems],
-            "each block's input": [least_memory(problem) + working for problem, working in inputs],
-            "nothing": [least_memory(problem) for problem in nothing],
-        }
-        for what, some in least.items():
-            yield (str(sequence), what, *(f"{memory / 1e9:.1f} GB" for memory in some))
-
-
 def _listed(values: Sequence[int]) -> str:
     return ", ".join(map(str, values))
 
 
 def main() -> None:
-    """Print all tables, as Markdown."""
+    """Print the tables, as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sequence", nargs="+", type=int, default=[DEFAULT_SEQUENCE, 128], help="tokens a sample has")
     sequences = parser.parse_args().sequence
@@ -232,10 +167,6 @@ def main() -> None:
         models = MODELS if sequence == sequences[0] else MODELS[:-1]  # VGG-19 has no sequences
         print(f"\n## Table 7, {sequence} tokens\n")
         print_rows(IN_TABLE_7, table_7(sequence, models))
-        print(f"\n## Table 8, cluster C, {sequence} tokens\n")
-        print_rows(IN_TABLE_8, table_8(sequence, ("bert48", "t5_base", "t5_11b")))
-    print("\n## T5-11B: least memory of the fullest device, over all plans\n")
-    print_rows(("tokens", "kept for backward", "A", "B", "C"), memory_table("t5_11b", sequences))
 
 
 if __name__ == "__main__":

@@ -94,9 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--planners", help="names, separated by commas (default: all)")
-    parser.add_argument(
-        "--time-limit", type=float, default=math.inf, help="seconds for each planner (default: its work)"
-    )
+    parser.add_argument("--time-limit", type=float, default=math.inf, help="seconds of each (default: its work)")
     parser.add_argument("--only", default="", help="graphs with this text in their name")
     arguments = parser.parse_args()
     planners = arguments.planners.split(",") if arguments.planners else list(planner_names("placement"))

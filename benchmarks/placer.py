@@ -5,7 +5,6 @@ the same simulator:
 
     expert, m-etf    planners without a seed
     metis            parts of METIS, placed by the planner of that name
-    random           the shortest of 1,000 random placements of 64 groups of METIS
     learned          the shipped policy without a time limit
     fine-tuned       the same with --finetune 60
     local-search     annealing with the processor time that `learned` took
@@ -29,17 +28,15 @@ from automap_models.core.placement import PlacementProblem
 from automap_models.cost.makespan import makespan_bound_s
 from automap_models.cost.step_tables import StepTables
 from automap_models.envs.placement.generator import random_problem
-from automap_models.planners.placement.step_groups import StepUnits, grouped
-from automap_models.planners.placement.step_search import score_of
 from automap_models.planners.registry import make_planner
 from automap_models.train.placer_examples import traced_graph
 
 TRAINED = ("rnnlm_2", "wavenet_2x18", "bert-base", "inception_v3")
 HELD_OUT_MODELS = ("transformer_xl_2", "gnmt_2", "amoebanet_d")
-OPPONENTS = ("expert", "m-etf", "metis", "random", "learned", "fine-tuned", "local-search")
+OPPONENTS = ("expert", "m-etf", "metis", "learned", "fine-tuned", "local-search")
 ALONE = OPPONENTS[:2]
-TUNED_S, EVALUATIONS, GROUPS = 60.0, 1000, 64
-"""--finetune; random placements; groups of METIS that these put on devices."""
+TUNED_S = 60.0
+"""--finetune."""
 
 
 def placed(planner: str, problem: PlacementProblem, budget_s: float = math.inf, **config: Any) -> tuple[float, float]:
@@ -50,19 +47,8 @@ def placed(planner: str, problem: PlacementProblem, budget_s: float = math.inf, 
     return math.inf if result.plan is None else float(result.cost.value_s), took_s
 
 
-def shortest_drawn_s(problem: PlacementProblem, seed: int) -> float:
-    """The shortest step of random placements of groups; infinite where none fits the memory."""
-    units, random = StepUnits.from_problem(problem), np.random.default_rng(seed)
-    groups = grouped(units, GROUPS, seed)
-    drawn = [units.repaired(random.integers(0, problem.devices, groups.max() + 1)[groups]) for _ in range(EVALUATIONS)]
-    best = min(score_of(units, device) for device in drawn)
-    return math.inf if best.excess_bytes > 0 else best.value_s
-
-
 def measured(opponent: str, problem: PlacementProblem, seed: int, budget_s: float) -> tuple[float, float]:
     """The step and the processor time of an opponent; `budget_s` is that of local search."""
-    if opponent == "random":
-        return timed(lambda: shortest_drawn_s(problem, seed))
     if opponent == "fine-tuned":
         return placed("learned", problem, seed=seed, finetune_s=TUNED_S)
     if opponent == "local-search":

@@ -9,9 +9,7 @@ cuts: from so many the network plans greedily; "searched": compiled moves go on 
 are of processor time, of one problem after another. The claims for L / L*: all real problems optimal from four first
 cuts, searched; random ones ≤ 1.003 in the mean from sixteen; at most 5 ms a plan on C.
 
-A third table has the steps under 1F1B of the policy, of tables and of the default planner (`--min-gain 0`), in the
-default's number of stages: what the network would bring if the default asked it. `--plot` draws the curves of training
-runs (`out=` of train/run.py) on their held-out problems.
+`--plot` draws the curves of training runs (`out=` of train/run.py) on their held-out problems.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,19 +26,15 @@ from common import add_profiles, fresh_problems, optimum_s, print_rows, profile_
 from numpy.typing import NDArray
 
 from automap_models.core.staged import StagedProblem
-from automap_models.errors import Infeasible
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Planner
-from automap_models.planners.options import PlanOptions
-from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.search import TablesPlanner
 
 FIRST_CUTS = (1, 4, 16)
 HEADS = ("planner", "first cuts", "searched", "problems", "mean", "median", "p99", "max", "do not fit", "ms")
-STEPS = ("profile", "cluster", "S", "default", "tables / default", "policy / default")
 
 Problems = Sequence[tuple[StagedProblem, float]]
 """With their optima."""
@@ -86,23 +79,6 @@ def real_problems(profiles: Sequence[Path]) -> Problems:
         if np.isfinite(optimum):
             problems.append((problem, optimum))
     return problems
-
-
-def steps(profiles: Sequence[Path]) -> Iterator[list[str]]:
-    """Rows of the steps of three planners, 16 micro-batches, where the default has several stages."""
-    for path, name in product(profiles, ("A", "C", "p4d-4")):
-        profile, cluster = read_profile(path), read_cluster(name)
-        options = PlanOptions(micro_batches=16, schedule="1f1b")
-        try:
-            best = planned(profile, cluster, replace(options, min_gain=0.0))
-            stages = best.plan.stages
-            options = replace(options, stages=stages)
-            others = [planned(profile, cluster, replace(options, planner=p)) for p in ("tables", "policy")]
-        except Infeasible:
-            continue
-        if stages > 1:
-            ratios = [f"{other.cost.step_s / best.cost.step_s:.4f}" for other in others]
-            yield [path.stem, name, str(stages), f"{best.cost.step_s:.4g} s", *ratios]
 
 
 def curve(run: Path) -> NDArray[np.float64]:
@@ -154,7 +130,6 @@ def main() -> None:
         files = (None, *arguments.policy)
         print_rows(HEADS, compared(real_problems(profile_files(arguments.profiles)), files))
         print_rows(HEADS, compared(random_problems(arguments.problems, arguments.seed), files))
-        print_rows(STEPS, steps(profile_files(arguments.profiles)))
 
 
 if __name__ == "__main__":

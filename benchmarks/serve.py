@@ -101,9 +101,7 @@ def weight_bytes(host: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=int, default=ALONE, help="of twenty users together")
-    parser.add_argument(
-        "--pause", type=float, default=1.0, help="seconds between an answer and the next question, mean"
-    )
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds from an answer to a question, mean")
     arguments = parser.parse_args()
     with served() as host:
         heads = ("users", "pause", "questions", "median", "p95", "p99", "defects")

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from typing import Any
 
 from common import print_rows, timed
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.core.estimate import strategy_in_words
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.planners import effort
@@ -24,36 +26,34 @@ from automap_models.workloads.source import read_model_work
 
 H100 = Cluster(8, 8, 450e9, 400e9, 80e9, name="8 × 8 H100")
 """DGX H100 as in conf/topo/dgx-h100-4.yaml, with more nodes."""
-LARGE = {
-    "qwen3-235b-a22b": ("h100", replace(H100, nodes=16, name="16 × 8 H100"), 512, 8192),
-    "deepseek-v3": ("h100", replace(H100, nodes=32, name="32 × 8 H100"), 512, None),
+Case = tuple[str, str | Device, str | Cluster, int, int | None]
+"""A model, a device and a cluster or their names, samples of a step, tokens of a sample."""
+CASES: dict[str, Case] = {
+    "llama3-70b": ("llama3-70b", "h100", H100, 128, None),
+    "llama3-405b": ("llama3-405b", "h100", replace(H100, nodes=128, name="128 × 8 H100"), 1024, None),
+    "mixtral-8x7b": ("mixtral-8x7b", "h100", H100, 256, None),
+    "qwen3-235b-a22b": ("qwen3-235b-a22b", "h100", replace(H100, nodes=16, name="16 × 8 H100"), 512, 8192),
+    "deepseek-v3": ("deepseek-v3", "h100", replace(H100, nodes=32, name="32 × 8 H100"), 512, None),
+    "t5_3b": ("t5_3b", "v100", "C", 256, 512),
+    "llama3-8b": ("llama3-8b", "h100", "dgx-h100-4", 256, 8192),
+    "llama3-8b, long": ("llama3-8b", "h100", "dgx-h100-4", 32, 131072),
+    "gpt2_xl": ("gpt2_xl", "v100", "C", 256, 1024),
+    "bert48": ("bert48", "v100", "B", 64, 512),
+    "llama2-7b": ("llama2-7b", "a100-40", "p4d-p3dn", 256, 2048),
 }
-"""Mixtures of many experts, whose memory ends what can be proven."""
-CASES: dict[str, tuple[str, Cluster | str, int, int | None]] = {
-    "llama3-70b": ("h100", H100, 128, None),
-    "llama3-405b": ("h100", Cluster(128, 8, 450e9, 400e9, 80e9, name="128 × 8 H100"), 1024, None),
-    "mixtral-8x7b": ("h100", H100, 256, None),
-    **LARGE,
-    "t5_3b": ("v100", "C", 256, 512),
-    "llama3-8b": ("h100", "dgx-h100-4", 256, 8192),
-    "llama3-8b, long": ("h100", "dgx-h100-4", 32, 131072),
-    "gpt2_xl": ("v100", "C", 256, 1024),
-    "bert48": ("v100", "B", 64, 512),
-    "llama2-7b": ("a100-40", "p4d-p3dn", 256, 2048),
-}
-"""Model, and what is else said of it → device, cluster or its name, samples of a step, tokens of a sample."""
 
 
-def problem_of(name: str) -> StrategyProblem:
-    """The problem of one of CASES, its model traced."""
-    device, cluster, samples, sequence = CASES[name]
+def problem_of(case: Case, reserve_bytes: float | None = 0.0, **others: Any) -> StrategyProblem:
+    """The problem of a case, its model traced."""
+    model, device, cluster, samples, sequence = case
     return StrategyProblem.from_work(
-        lambda dtype: read_model_work(name.partition(",")[0], sequence=sequence, dtype=dtype),
+        lambda dtype: read_model_work(model, sequence=sequence, dtype=dtype),
         read_cluster(cluster) if isinstance(cluster, str) else cluster,
-        read_device(device),
+        read_device(device) if isinstance(device, str) else device,
         global_batch=samples,
         fixed={},
-        reserve_bytes=0.0,
+        reserve_bytes=reserve_bytes,
+        **others,
     )
 
 
@@ -65,7 +65,7 @@ HEADINGS = (
 
 def row(name: str, budget_s: float) -> tuple[str, ...]:
     """What a search comes to."""
-    problem = problem_of(name)
+    problem = problem_of(CASES[name])
     before_s = effort.counted_s()
     result, taken_s = timed(lambda: StrategiesPlanner(StrategiesConfig(budget_s=budget_s)).solve(problem))
     best, bound = result.cost, result.bound

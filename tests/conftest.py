@@ -52,17 +52,20 @@ def pytest_configure() -> None:
 
 
 def _compile_once() -> None:
-    """Have one worker at a time compile: what another one needs as well it then finds in numba's cache.
+    """Have a function compiled by one worker at a time: what another one needs as well it then finds in numba's cache.
 
-    In a fresh checkout each worker would spend a minute on the same functions.
+    In a fresh checkout each worker would spend a minute on the same functions. None calls itself, so that two that wait
+    for one another there are not.
     """
     from filelock import FileLock
     from numba.core.dispatcher import Dispatcher
 
-    lock, own = FileLock(Path(os.environ["AUTOMAP_CACHE"]).with_suffix(".lock")), Dispatcher.compile
+    folder, locks, own = Path(os.environ["AUTOMAP_CACHE"], "locks"), dict[str, FileLock](), Dispatcher.compile
+    folder.mkdir(exist_ok=True)
 
     def compile_alone(self: Any, signature: Any) -> Any:
-        with lock:
+        name = f"{self.py_func.__module__}.{self.py_func.__qualname__}.lock"
+        with locks.setdefault(name, FileLock(folder / name)):
             return own(self, signature)
 
     Dispatcher.compile = compile_alone
@@ -72,7 +75,6 @@ def pytest_unconfigure() -> None:
     """Remove the cache that all tests share, beside the user's own: a model that several trace is traced once."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         shutil.rmtree(os.environ["AUTOMAP_CACHE"], ignore_errors=True)
-        Path(os.environ["AUTOMAP_CACHE"]).with_suffix(".lock").unlink(missing_ok=True)
 
 
 @pytest.hookimpl(tryfirst=True)

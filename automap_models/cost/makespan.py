@@ -30,22 +30,24 @@ wait(v)  = how long the last of its inputs from elsewhere came after the last on
 
 A proven lower limit of the makespan, whatever the placement (`makespan_bound_s`):
 
-    t(v)     least time of v on any device      head(v)  longest path to v, without v     tail(v)  longest path after v
+    t(v)     least time of v on any device      head(v)  least before v begins      tail(v)  least after it ends
     w(v)     min over devices d of λ_d · time(d, v), for shares λ ≥ 0 that add up to 1
 
     device 0   ░ head ░██ S ██░░░░░░░      before the first operation of S can start at least min_S head passes, and
     device 1   ░░░░░░░░░██ S ██░ tail      after its last one min_S tail; between them there is Σ_S w(v) of work
 
-Two things are true of every schedule. No path is faster than its operations on their fastest devices: the makespan is
-at least head(v) + t(v) + tail(v). And a set S of operations keeps the D devices busy between the first of them that
-can start and the last that has something behind it: since Σ_d λ_d · busy(d) ≥ Σ_S w(v) for any λ, the makespan is at
-least min_S head + Σ_S w + min_S tail (the dual of the linear program that splits operations over unequal devices;
-heads and tails as in Carlier's bound, EJOR 11(1), 1982). Transfers, memory and co-location are left out, so the limit
-is valid with them.
+Of every schedule two things are true. The inputs of v are on its device, which runs them one after another from their
+heads on, or they are sent: head(v) is the least time, over who is where, until all are there (Colin and Chrétienne,
+Operations Research 39(4), 1991, without copies), and the makespan at least head(v) + t(v) + tail(v). And a set S of
+operations keeps the D devices busy between the first of them that can start and the last that has something behind it:
+since Σ_d λ_d · busy(d) ≥ Σ_S w(v) for any λ, the makespan is at least min_S head + Σ_S w + min_S tail (the dual of the
+linear program that splits operations over unequal devices; heads and tails as in Carlier's bound, EJOR 11(1), 1982).
+Transfers count as on the fastest channel without a queue; memory and co-location are left out, so the limit is valid.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -185,12 +187,13 @@ def makespan_bound_s(tables: StepTables) -> float:
     """Seconds that no placement's step is shorter than."""
     if not tables.order.size:
         return 0.0
-    least = tables.time_s.min(axis=0)
-    head, tail = heads_and_tails(tables, least)
-    path = float((head + tail).max())
-    tail = tail - least
-    weight = _weights(tables.time_s)
-    best = max(path, float(weight.sum()))
+    least, weight, sent = tables.time_s.min(axis=0), _weights(tables.time_s), np.full(tables.order.size, np.inf)
+    for channel in np.unique(tables.channel[tables.channel >= 0]):
+        sent = np.minimum(sent, tables.latency_s[channel] + tables.output_bytes * tables.s_per_byte[channel])
+    head = _least_delays(tables.order, tables.inputs_start, tables.inputs, least, sent[tables.inputs])
+    outputs = np.repeat(sent, np.diff(tables.readers_start))
+    tail = _least_delays(tables.order[::-1], tables.readers_start, tables.readers, least, outputs)
+    best = max(float((head + least + tail).max()), float(weight.sum()))
     for low in _thresholds(head):
         late = head >= low
         for behind in _thresholds(tail[late]):
@@ -198,6 +201,31 @@ def makespan_bound_s(tables: StepTables) -> float:
             if chosen.any():
                 best = max(best, float(head[chosen].min() + weight[chosen].sum() + tail[chosen].min()))
     return best * (1.0 - 1e-12)  # sums in another order than the simulator's
+
+
+def _least_delays(
+    order: IntArray, start: IntArray, others: IntArray, time_s: FloatArray, sent_s: FloatArray
+) -> FloatArray:
+    """[n] least seconds until all [e] others of an operation are done on its device, or are sent in `sent_s`."""
+    first, near, times, sent = start.tolist(), others.tolist(), time_s.tolist(), sent_s.tolist()
+    delay = [0.0] * len(times)
+    for v in order.tolist():
+        tasks = [(delay[near[edge]], times[near[edge]], sent[edge]) for edge in range(first[v], first[v + 1])]
+        tasks.sort(key=sum, reverse=True)  # those that would be there last are on the device
+        few, most = 0, len(tasks)
+        while few < most:
+            count = (few + most) // 2
+            few, most = (few, count) if _one_by_one(tasks[:count]) >= sum(tasks[count]) else (count + 1, most)
+        delay[v] = min(_one_by_one(tasks[:few]), sum(tasks[few - 1]) if few else 0.0)
+    return np.array(delay)
+
+
+def _one_by_one(tasks: Sequence[tuple[float, float, float]]) -> float:
+    """When a device has run tasks that may begin at some time and take some."""
+    end = 0.0
+    for begin, time, _ in sorted(tasks):
+        end = max(end, begin) + time
+    return end
 
 
 def _weights(time_s: FloatArray, steps: int = 300) -> FloatArray:

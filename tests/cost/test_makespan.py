@@ -178,6 +178,22 @@ def test_devices_that_run_by_arrival_and_links_without_turns(
     assert makespan_bound_s(tables) <= timeline.makespan_s
 
 
+@pytest.mark.parametrize(("size_bytes", "shortest_s"), [(1.0, 12.0), (4.0, 15.0), (20.0, 21.0)])
+def test_two_inputs_are_on_one_device_or_one_of_them_is_sent(size_bytes: float, shortest_s: float) -> None:
+    """Two operations of 10 s and their reader of 1 s: sent in 1 or 4 s, or one after the other. The bound was half of
+    the work, or 11 s along a path, whatever a transfer takes."""
+    graph = replace(
+        drawn_graph(0, 3),
+        accelerator_s=np.array([10.0, 10.0, 1.0]),
+        output_bytes=np.full(3, size_bytes),
+        edges=np.array([[0, 2], [1, 2]]),
+    )
+    tables = StepTables.from_problem(PlacementProblem.of_step(graph, StepDevices.equal(2, 0, 1e9, 1.0)))
+    values, _ = step_values(tables, np.array(list(itertools.product(range(2), repeat=3))))
+    assert values.min() == shortest_s
+    assert makespan_bound_s(tables) == pytest.approx(shortest_s, rel=1e-9)
+
+
 def test_every_placement_of_twelve_operations_takes_as_long_as_a_second_simulator_says() -> None:
     problem = PlacementProblem.of_step(drawn_graph(11, 12), drawn_devices(11, 2))
     placements = np.array(list(itertools.product(range(2), repeat=12)))

@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (1_028, 8),
     "core": (8_037, 37),
-    "cost": (3_895, 20),
+    "cost": (3_923, 20),
     "envs": (1_509, 12),
     "export": (2_345, 16),
     "formats": (5_301, 21),
@@ -50,10 +50,10 @@ BUDGET = {
     "infer": (6_006, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_031, 32),
+    "benchmarks": (6_072, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_831, "files": 432, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 76_859, "files": 432, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
