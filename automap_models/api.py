@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Self
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate
-from automap_models.core.model_work import ModelWork
 from automap_models.core.plan import Plan
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
@@ -35,7 +34,6 @@ from automap_models.formats.atomic import write_json
 from automap_models.formats.plan import written_plan
 from automap_models.formats.staged_plan import StagedDocument, plan_document, staged_document
 from automap_models.formats.strategy_plan import StrategyDocument
-from automap_models.hlo.step import TrainingStep
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions, PlanOptions
 from automap_models.plots.figures import drawn
@@ -53,9 +51,10 @@ from automap_models.requests import (
 from automap_models.requests.doctor import DoctorResult
 from automap_models.requests.fit import FitResult
 from automap_models.requests.plan import OF_STRATEGIES, plan_request
+from automap_models.requests.profile import OF_SOURCES, ProfileOptions, source_of
 from automap_models.requests.strategies import StrategyResult
 from automap_models.requests.words import fields_of, in_words
-from automap_models.workloads.source import OF_KINDS, Source, SourceKind, framework_of, source_kind
+from automap_models.workloads.source import SourceKind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -181,11 +180,11 @@ def profile(
         BadInput: the model or an option cannot be used.
         UserCodeError: the model's own code raised.
     """
-    request = config_of(_ProfileOptions, "profile", **options)
+    request = config_of(ProfileOptions, "profile", **options)
     measuring = {key: value for key in ("repeats", "warmup", "seed") if (value := getattr(request, key)) is not None}
     if measuring and not measure:
         raise BadInput("nothing is measured", where=f"`{next(iter(measuring))}`", do="give `measure=True`, too")
-    source = _source(model, inputs, request)
+    source = source_of(model, inputs, request)
     name = name or (source.what if source.model is not None else None)
     profiled: Profile = solve(ProfileRequest(source, None, name, device, measuring if measure else None))
     return profiled
@@ -222,8 +221,8 @@ def plan(
         Infeasible: no plan fits the memory.
         UserCodeError: the model's own code raised.
     """
-    of_source = {name: options.pop(name) for name in _OF_SOURCES if name in options}
-    source, topo = _source(model, inputs, config_of(_ProfileOptions, "plan", **of_source)), _topo(cluster, gpus)
+    of_source = {name: options.pop(name) for name in OF_SOURCES if name in options}
+    source, topo = source_of(model, inputs, config_of(ProfileOptions, "plan", **of_source)), _topo(cluster, gpus)
     if source.kind is SourceKind.PROFILE and device is not None:
         raise BadInput(f"does not apply: {source.what} {source.kind.value}", where="`device`", do="leave it out")
     wanted = fields_of("plan", _OF_PLANS, options)
@@ -274,21 +273,18 @@ def price(
         model: the name of a built-in transformer or a Hugging Face config.json; or the ModelWork that `read_model_work`
             makes of one, which is worth its while where many strategies are priced; or a profile.
         cluster, gpus: as of `plan`.
-        strategy: how the model is trained; or its `fields`, `global_batch` and what differs from `automap plan --price`
-            without options.
+        strategy: how the model is trained; or its `fields`, as `automap plan --price` takes them.
         device: what the cluster is made of; None is the kind that the cluster names. A mixed one names several.
-        sequence: tokens of a sample; None is the model's own number.
+        sequence, mtp: tokens of a sample, layers that predict further tokens; None is as the config.json says.
         dropout: whether the model has the dropout that its config.json says.
         images: of a sample, of a config.json with a tower of images; None is 1, 0 the language model alone.
-        mtp: layers that predict further tokens; None is as many as its config.json says.
         runtime: how the framework runs it: a record, a shipped one's name ("megatron", …) or a YAML file; None is as
             programs in general do.
 
     Raises:
-        BadInput: an argument cannot be used, or the strategy divides the model or the cluster otherwise than these can
-            be divided.
+        BadInput: an argument cannot be used, or the model or the cluster cannot be divided as the strategy says.
     """
-    source = _source(model, None, _ProfileOptions(sequence=sequence, dropout=dropout, images=images, mtp=mtp))
+    source = source_of(model, None, ProfileOptions(sequence=sequence, dropout=dropout, images=images, mtp=mtp))
     of_strategy = {} if strategy is None else asdict(strategy)
     options = {**of_strategy, **fields_of("price", _OF_PLANS, fields), "runtime": runtime}
     with in_words():
@@ -320,8 +316,8 @@ def fit(
     Raises:
         BadInput, UserCodeError: as of `plan`.
     """
-    of_source = {name: options.pop(name) for name in _OF_SOURCES if name in options}
-    source, topo = _source(model, inputs, config_of(_ProfileOptions, "fit", **of_source)), _topo(cluster, gpus)
+    of_source = {name: options.pop(name) for name in OF_SOURCES if name in options}
+    source, topo = source_of(model, inputs, config_of(ProfileOptions, "fit", **of_source)), _topo(cluster, gpus)
     wanted = fields_of("fit", _OF_PLANS, options)
     with in_words():
         request = plan_request(source, topo, wanted, device=device, microbatch_size=microbatch_size, fit=True)
@@ -342,8 +338,7 @@ def doctor(
     """What a file or a command line of another program will do, and the better setting, as `automap doctor` says it.
 
     Args:
-        what: a command line of Megatron-LM, or the path of a script, of torchtitan's TOML, DeepSpeed's JSON or
-            Accelerate's YAML.
+        what: a command line, or the path of a script or of a configuration (docs/how-to/doctor.md has the programs).
         cluster, gpus: as of `plan`; without both as many of `device` as the file says.
         model: the name of a built-in transformer or a config.json, where the file does not say its sizes.
         variables: of a script, that are set outside.
@@ -358,7 +353,7 @@ def doctor(
     Raises:
         BadInput: the file cannot be read or contradicts itself, or something that matters is not known or not said.
     """
-    source = None if model is None else _source(model, None, _ProfileOptions())
+    source = None if model is None else source_of(model, None, ProfileOptions())
     given = fields_of("doctor", (*DOCTOR_FIELDS, "device", "sequence", "vocabulary"), options)
     topo = None if cluster is None and gpus is None else _topo(cluster, gpus)
     fields = {name: given.pop(name) for name in DOCTOR_FIELDS if name in given}
@@ -386,11 +381,10 @@ def run(plan: PlannedResult | StrategyResult | PathLike, model: PathLike, **opti
         RunFailed: a worker has ended.
         UserCodeError: the model's own code raised.
     """
-    if not isinstance(model, (str, os.PathLike)):
-        do = "give the name of a model or my_package.my_module:make_model; Pipeline of automap_models.run takes objects"
-        raise BadInput(is_of_type(model), where="`model`", do=do)
-    of_source = {name: options.pop(name) for name in _OF_SOURCES if name in options}
-    source = _source(model, None, config_of(_ProfileOptions, "run", **of_source))
+    do = "give the name of a model or my_package.my_module:make_model; Pipeline of automap_models.run takes objects"
+    _path(model, "`model`", do)
+    of_source = {name: options.pop(name) for name in OF_SOURCES if name in options}
+    source = source_of(model, None, config_of(ProfileOptions, "run", **of_source))
     do = "give a plan of stages that `am.plan` made, or the file of a plan of stages or shardings"
     written = _plan_source(plan).plan if isinstance(plan, (Result, Estimate)) else _path(plan, "`plan`", do)
     names = [option.name for option in fields(RunRequest) if option.name not in ("plan", "source")]
@@ -435,7 +429,7 @@ def export(
         BadInput: an argument cannot be used, or the target has no words for the plan.
         Infeasible: the snapped plan does not fit the memory.
     """
-    source = None if model is None else _source(model, None, config_of(_ProfileOptions, "export", **options))
+    source = None if model is None else source_of(model, None, config_of(ProfileOptions, "export", **options))
     written = _path(plan, "`plan`") if isinstance(plan, (str, os.PathLike)) else _plan_source(plan)
     path, topo = None if out is None else Path(out), None if cluster is None else _topo(cluster)
     with in_words(target="to"):
@@ -465,7 +459,7 @@ def read_plan(
     """
     written, topo = _path(path, "`path`"), None if cluster is None else _topo(cluster)
     if written_plan(written, StagedDocument, StrategyDocument).strategy is not None:
-        source = _source(model, None, _ProfileOptions())
+        source = source_of(model, None, ProfileOptions())
         return PricedStrategy(**vars(solve(plan_request(source, _topo(cluster), {}, plan=written))))
     profile = model if isinstance(model, (Profile, ProfiledModel)) else _path(model, "`model`")
     return PlannedResult.from_report(solve(InferRequest(profile, topo, PlanOptions(), written)))
@@ -473,63 +467,6 @@ def read_plan(
 
 _OF_PLANS = (*(option.name for option in fields(ExploreOptions)), *OF_STRATEGIES)
 """Fields of the requests that `plan`, `price` and `fit` make."""
-_OF_SOURCES = ("batch", "sequence", "dtype", "dropout", "trainable", "images", "mtp")
-"""Options that say which training step of a model by name is meant."""
-
-
-@dataclass(frozen=True)
-class _ProfileOptions:
-    """Options of a source and of measuring; None is the default of each."""
-
-    batch: int | None = None
-    sequence: int | None = None
-    dtype: str | None = None
-    trainable: tuple[str, ...] = ()
-    dropout: bool = False
-    images: int | None = None
-    mtp: int | None = None
-    repeats: int | None = None
-    warmup: int | None = None
-    seed: int | None = None
-
-
-def _source(model: object, inputs: object, options: _ProfileOptions) -> Source:
-    """Where the model comes from: a name or a file, or the object itself as a factory would return it."""
-    if inputs is not None and isinstance(model, (str, os.PathLike, Profile, ProfiledModel, ModelWork)):
-        raise BadInput(f"{model} brings its own", where="`inputs`", do="leave it out")
-    if isinstance(model, (str, os.PathLike)):
-        what = os.fspath(model)
-        kind = source_kind(what)
-        foreign = (name for name, kinds in OF_KINDS.items() if kind not in kinds)
-        if name := next((name for name in foreign if getattr(options, name) not in (None, False)), ""):
-            raise BadInput(f"{what} {kind.value}", where=f"`{name}`", do="leave it out")
-        sizes = options.batch, options.sequence, options.dtype, options.trainable, options.dropout
-        return Source(what, kind, *sizes, images=options.images, mtp=options.mtp)
-    for name in _OF_SOURCES:
-        if getattr(options, name) not in (None, False, ()):
-            raise BadInput("is for the name of a model", where=f"`{name}`", do="leave it out: the model has its own")
-    if isinstance(model, (Profile, ProfiledModel)):
-        model = ProfiledModel(model) if isinstance(model, Profile) else model
-        return Source(model.profile.model, SourceKind.PROFILE, model=model)
-    if isinstance(model, ModelWork):
-        return Source(model.shape.name, SourceKind.WORKLOAD, model=model)
-    name = str(getattr(model, "name", None) or getattr(model, "__name__", None) or type(model).__name__)
-    if framework_of(model) == "torch":
-        from torch import Tensor
-
-        if not isinstance(inputs, (Tensor, tuple, list, Mapping)):
-            do = "give a tensor, a tuple of positional or a dict of keyword arguments"
-            raise BadInput(is_of_type(inputs), where="`inputs`", do=do)
-        return Source(name, SourceKind.FACTORY, model=(model, inputs))
-    if isinstance(model, TrainingStep):
-        return Source(name, SourceKind.FACTORY, model=model)
-    if not callable(model):
-        do = "give a Profile, a PyTorch module, a JAX training step, the name of a model or a file"
-        raise BadInput(is_of_type(model), where="`model`", do=do)
-    if not isinstance(inputs, (tuple, list)):
-        do = "give the tuple of the step's arguments, the trainable parameters first and the batch last"
-        raise BadInput(is_of_type(inputs), where="`inputs`", do=do)
-    return Source(name, SourceKind.FACTORY, model=(model, tuple(inputs)))
 
 
 def _path(path: object, where: str, do: str = "give the path of a file") -> Path:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPConnection
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -41,8 +43,8 @@ RUN = "import sys; from automap_models.infer.app import main; sys.exit(main(['se
 
 
 @contextmanager
-def served() -> Iterator[str]:
-    """Where a server of its own listens, which has priced once."""
+def served() -> Iterator[tuple[str, int]]:
+    """Where a server of its own listens, which has priced once, and its process."""
     with subprocess.Popen([sys.executable, "-c", RUN], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")["address"]
@@ -50,7 +52,7 @@ def served() -> Iterator[str]:
             host = str(urlsplit(address).netloc)
             for model, cluster in MODELS:
                 answered(HTTPConnection(host, timeout=300), {"model": model, "cluster": cluster})
-            yield host
+            yield host, process.pid
         finally:
             process.terminate()
 
@@ -78,15 +80,28 @@ def moved(host: str, count: int, pause_s: float, seed: int) -> list[tuple[float,
     return answers
 
 
-def row(host: str, users: int, questions: int, pause_s: float) -> tuple[str, ...]:
+def spent_s(process: int) -> float:
+    """Seconds of the processor that a process of Linux has taken."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_bytes(process: int) -> int:
+    """The most memory that a process of Linux has held."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
+
+
+def row(host: str, process: int, users: int, questions: int, pause_s: float) -> tuple[str, ...]:
     """Users at once, who together ask so many questions."""
-    user = partial(moved, host, questions // users, pause_s)
+    user, before_s = partial(moved, host, questions // users, pause_s), spent_s(process)
     with ThreadPoolExecutor(users) as pool:
         answers = [answer for of_user in pool.map(user, range(users)) for answer in of_user]
     times_ms = [1e3 * taken_s for taken_s, _ in answers]
     defects = sum(status >= 500 for _, status in answers)
     shares = [f"{np.percentile(times_ms, q):.0f} ms" for q in (50, 95, 99)]
-    return (str(users), f"{pause_s:g} s", f"{len(answers):,}", *shares, str(defects))
+    each_ms = 1e3 * (spent_s(process) - before_s) / len(answers)
+    return (str(users), f"{pause_s:g} s", f"{len(answers):,}", *shares, f"{each_ms:.1f} ms", str(defects))
 
 
 def weight_bytes(host: str) -> int:
@@ -103,11 +118,12 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=ALONE, help="of twenty users together")
     parser.add_argument("--pause", type=float, default=1.0, help="seconds from an answer to a question, mean")
     arguments = parser.parse_args()
-    with served() as host:
-        heads = ("users", "pause", "questions", "median", "p95", "p99", "defects")
+    with served() as (host, process):
+        heads = ("users", "pause", "questions", "median", "p95", "p99", "processor", "defects")
         rows = ((1, ALONE, 0.0), (20, arguments.questions, arguments.pause))
-        print_rows(heads, (row(host, *users) for users in rows))
-        print(f"\nThe page weighs {weight_bytes(host) / 1e3:.0f} KB.")
+        print_rows(heads, (row(host, process, *users) for users in rows))
+        weight_kb, held_mb = weight_bytes(host) / 1e3, peak_bytes(process) / 1e6
+        print(f"\nThe page weighs {weight_kb:.0f} KB, and the server held {held_mb:.0f} MB.")
 
 
 if __name__ == "__main__":

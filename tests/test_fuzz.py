@@ -16,8 +16,10 @@ from draw_counts import counts
 from fuzzing import runner
 from fuzzing.call_mutations import change_call, change_options
 from fuzzing.cases import Call, Target
-from fuzzing.commands import COMMANDS
+from fuzzing.commands import COMMANDS, commands
 from fuzzing.mutations import change_json, change_text, change_tree
+from fuzzing.programs import programs
+from fuzzing.questions import questions
 from fuzzing.targets import CALLED, NAMES, TARGETS, descriptions, documents, profiles
 
 from automap_models.infer import app
@@ -25,7 +27,7 @@ from automap_models.infer import app
 for extra in ("jax", "lightning", "onnx"):
     pytest.importorskip(extra)
 
-READERS = [tuple(names) for names in TARGETS.values() if not set(names) & set(CALLED)]
+READERS = [tuple(names) for make, names in TARGETS.items() if make not in (commands, programs, questions)]
 """Names of the readers that one child prepares together."""
 MANY = [*READERS, *((name,) for name in CALLED)]
 
@@ -47,6 +49,12 @@ def test_files_that_once_failed_and_some_new_ones_end_in_a_result_or_one_sentenc
 @pytest.mark.parametrize("names", MANY, ids=", ".join)
 def test_many_cases_end_in_a_result_or_one_sentence(names: tuple[str, ...], cases: int, tmp_path: Path) -> None:
     _no_failure([*names], cases, tmp_path)
+
+
+@pytest.mark.parametrize("cases", counts(None, 500, 100_000))
+def test_questions_to_the_page_and_of_agents_are_answered_or_refused(cases: int, tmp_path: Path) -> None:
+    """A schedule of 2,000,000 passes took seconds and gigabytes, and a thousand of them were remembered."""
+    _no_failure([*TARGETS[questions]], cases, tmp_path)
 
 
 def test_a_reader_that_raises_is_a_failure() -> None:

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -31,6 +31,7 @@ from automap_models.core.schedules import (
     Placement,
     micro_batches_per_round,
     ranks_of_stages,
+    remembered,
     require_few_passes,
     require_runnable,
     schedule_family,
@@ -109,7 +110,8 @@ class Schedule:
 
     def __str__(self) -> str:
         """A row a rank, its passes apart by commas: what `parse` and torch's `_load_csv` read."""
-        return "".join(",".join(map(str, order)) + "\n" for order in self.orders)
+        rows = (of_rank.T.tolist() for of_rank in self.passes)
+        return "".join(",".join(f"{stage}{KINDS[kind]}{m}" for kind, stage, m in row) + "\n" for row in rows)
 
     @classmethod
     def parse(cls, text: str, name: str = "own", placement: Placement = "looping") -> Schedule:
@@ -246,7 +248,7 @@ def _require_complete(schedule: Schedule) -> None:
             raise refuse(f"micro-batch {m} has {kinds} on virtual stage {stage}", *passes)
 
 
-@lru_cache(maxsize=1024)
+@remembered(lambda name, ranks, micro_batches, virtual=None: ranks * micro_batches * (virtual or 2))
 def build_schedule(name: str | None, ranks: int, micro_batches: int, virtual: int | None = None) -> Schedule:
     """The schedule of that name for S ranks, M micro-batches and vp virtual stages a rank.
 

@@ -43,14 +43,17 @@ A row is an order, not a time: when a pass starts is for the simulation (simulat
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Literal, NamedTuple
+from functools import lru_cache, wraps
+from threading import Lock
+from typing import Literal, NamedTuple, ParamSpec, TypeVar
 
 from automap_models.errors import BadInput, is_of_type
 
 FORWARD, BACKWARD, INPUT, WEIGHT = range(4)
 """Kinds of passes where schedules are arrays (core.passes)."""
 Placement = Literal["looping", "v"]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 WARM_UPS: dict[str, Callable[[int, int, int], int]] = {
     "1f1b": lambda stage, stages, micro_batches: min(micro_batches, stages - stage),
@@ -109,8 +112,8 @@ def schedule_family(name: str) -> ScheduleFamily:
 
 DEFAULT_SCHEDULE = "1f1b"
 """What frameworks run unless they are told otherwise."""
-MOST_PASSES = 2_000_000
-"""Forward passes of a schedule that is laid out; more is a slip of the pen."""
+MOST_PASSES = 300_000
+"""Forward passes of a schedule that is laid out, which take a kilobyte each; more is a slip of the pen."""
 ROUNDS_SHOWN = 3
 """Rounds of S micro-batches that `repeating_micro_batches` keeps, one more where ranks run in rounds; the warm-up of
 all schedules is shorter than two."""
@@ -225,3 +228,38 @@ def repeating_micro_batches(name: str, ranks: int, micro_batches: int) -> tuple[
     a_round = ranks if in_rounds else 1
     skipped = max(0, micro_batches - (ROUNDS_SHOWN + in_rounds) * ranks) // a_round * a_round
     return micro_batches - skipped, a_round
+
+
+def remembered(
+    size_of: Callable[..., int], most: int = 400_000, least: int = 200
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """The results of a function's latest calls, as many as are not too large together.
+
+    Args:
+        size_of: forward passes of a result, from the arguments of the call.
+        most: of all results.
+        least: what a result counts as besides its own.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        results, lock, total = dict[object, tuple[T, int]](), Lock(), 0
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            nonlocal total
+            key = (args, *kwargs.items())
+            with lock:
+                if key in results:
+                    results[key] = results.pop(key)  # the latest one stands last
+                    return results[key][0]
+            result, size = function(*args, **kwargs), least + size_of(*args, **kwargs)
+            with lock:
+                total += size - results.pop(key, (result, 0))[1]
+                results[key] = (result, size)
+                while total > most:
+                    total -= results.pop(next(iter(results)))[1]
+            return result
+
+        return call
+
+    return decorate

@@ -27,7 +27,7 @@ TARGETS: Mapping[str, str] = {
 
 LAUNCHES = ("slurm", "skypilot", "jobset")
 """What starts programs on a cluster that `export.launch` writes for."""
-PLANNED_FOR = ("torch-split-spec", "megatron", "torchtitan", "deepspeed", "galvatron")
+PLANNED_FOR = ("torch-split-spec", "megatron", "megatron-bridge", "torchtitan", "deepspeed", "galvatron")
 """Those that restrict where a model is cut or how devices are shared out, of equals the preferred ones first."""
 
 

@@ -23,7 +23,7 @@ from automap_models.export.deepspeed import LIMITS as DEEPSPEED
 from automap_models.export.megatron import LIMITS as MEGATRON
 from automap_models.importing import config_arguments, verl
 from automap_models.importing.documents import FALSE, Document, Path, count_at, parse, tables, text_of, unread, value_at
-from automap_models.importing.setting import Setting, contradiction
+from automap_models.importing.setting import GROUPS, Setting, contradiction
 from automap_models.resources import is_file
 from automap_models.workloads.catalogue import WORKLOADS, canonical
 
@@ -76,6 +76,8 @@ def read(document: Document, target: str, file: File | None = None, vocabulary: 
     fields = batches(table, {**table.get("usual", {}), **fields} | data_parallel(document, table))
     single = [key for name in ("model", "dp") for key in table.get(name, ())] + [*table.get("devices", {}).values()]
     left_out, notes = unread(document, target, [*keys, *more, *single, *table.get("sequence", {})])
+    if "dp" in table and min(count_at(document.values, *key.split(".")) or 1 for key in table["dp"]) > 1:
+        notes.append(GROUPS)
     nodes, per_node = _devices(document, table)
     setting = Setting(
         limits=LIMITS[table["limits"]],

@@ -27,7 +27,7 @@ from automap_models.export.torchtitan import (
     training,
 )
 from automap_models.importing.documents import Document, Path, Values, count_at, tables, text_of, unread, value_at
-from automap_models.importing.setting import Setting
+from automap_models.importing.setting import GROUPS, Setting
 from automap_models.importing.table import answers
 from automap_models.workloads.catalogue import canonical
 
@@ -81,7 +81,7 @@ def read(document: Document, ending: str, file: File) -> Setting:
         fields |= _stages(values, pp, fields, file)
     left_out, notes = unread(document, "torchtitan", answers(document, tables()["torchtitan"]["training"])[1])
     if min(_first(values, f"data_parallel_{kind}_degree") or 1 for kind in ("replicate", "shard")) > 1:
-        notes.append("weights are priced as shared among all replicas, not within groups of them (HSDP)")
+        notes.append(GROUPS)
     name = f"{value_at(values, 'model', 'name')}-{value_at(values, 'model', 'flavor')}"
     return Setting(
         limits=LIMITS,

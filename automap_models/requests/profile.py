@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,24 @@ from automap_models.core.microbatch import sized
 from automap_models.core.model_work import ModelWork
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.errors import BadInput
+from automap_models.errors import BadInput, is_of_type
 from automap_models.export.targets import target_by_name
 from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
+from automap_models.hlo.step import TrainingStep
 from automap_models.planners.base import Progress, Watch
 from automap_models.requests import ExportRequest, PlanRequest, ProfileRequest, device_on
 from automap_models.workloads.source import (
+    OF_KINDS,
     Begin,
     Framework,
     Source,
     SourceKind,
+    framework_of,
     profile_source,
     require_no_model,
+    source_kind,
 )
 
 
@@ -112,3 +117,62 @@ def sized_profile(path: Path, size: int | None = None) -> Profile:
     """
     require_no_model(path)
     return sized(read_profile(path), size)
+
+
+OF_SOURCES = ("batch", "sequence", "dtype", "dropout", "trainable", "images", "mtp")
+"""Options that say which training step of a model by name is meant."""
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """Options of a source and of measuring; None is the default of each."""
+
+    batch: int | None = None
+    sequence: int | None = None
+    dtype: str | None = None
+    trainable: tuple[str, ...] = ()
+    dropout: bool = False
+    images: int | None = None
+    mtp: int | None = None
+    repeats: int | None = None
+    warmup: int | None = None
+    seed: int | None = None
+
+
+def source_of(model: object, inputs: object, options: ProfileOptions) -> Source:
+    """Where the model comes from: a name or a file, or the object itself as a factory would return it."""
+    if inputs is not None and isinstance(model, (str, os.PathLike, Profile, ProfiledModel, ModelWork)):
+        raise BadInput(f"{model} brings its own", where="`inputs`", do="leave it out")
+    if isinstance(model, (str, os.PathLike)):
+        what = os.fspath(model)
+        kind = source_kind(what)
+        foreign = (name for name, kinds in OF_KINDS.items() if kind not in kinds)
+        if name := next((name for name in foreign if getattr(options, name) not in (None, False)), ""):
+            raise BadInput(f"{what} {kind.value}", where=f"`{name}`", do="leave it out")
+        sizes = options.batch, options.sequence, options.dtype, options.trainable, options.dropout
+        return Source(what, kind, *sizes, images=options.images, mtp=options.mtp)
+    for name in OF_SOURCES:
+        if getattr(options, name) not in (None, False, ()):
+            raise BadInput("is for the name of a model", where=f"`{name}`", do="leave it out: the model has its own")
+    if isinstance(model, (Profile, ProfiledModel)):
+        model = ProfiledModel(model) if isinstance(model, Profile) else model
+        return Source(model.profile.model, SourceKind.PROFILE, model=model)
+    if isinstance(model, ModelWork):
+        return Source(model.shape.name, SourceKind.WORKLOAD, model=model)
+    name = str(getattr(model, "name", None) or getattr(model, "__name__", None) or type(model).__name__)
+    if framework_of(model) == "torch":
+        from torch import Tensor
+
+        if not isinstance(inputs, (Tensor, tuple, list, Mapping)):
+            do = "give a tensor, a tuple of positional or a dict of keyword arguments"
+            raise BadInput(is_of_type(inputs), where="`inputs`", do=do)
+        return Source(name, SourceKind.FACTORY, model=(model, inputs))
+    if isinstance(model, TrainingStep):
+        return Source(name, SourceKind.FACTORY, model=model)
+    if not callable(model):
+        do = "give a Profile, a PyTorch module, a JAX training step, the name of a model or a file"
+        raise BadInput(is_of_type(model), where="`model`", do=do)
+    if not isinstance(inputs, (tuple, list)):
+        do = "give the tuple of the step's arguments, the trainable parameters first and the batch last"
+        raise BadInput(is_of_type(inputs), where="`inputs`", do=do)
+    return Source(name, SourceKind.FACTORY, model=(model, tuple(inputs)))

@@ -13,7 +13,6 @@ Where that does not hold yet, more rounds are played, in the end all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.passes import build_schedule
-from automap_models.core.schedules import repeating_micro_batches
+from automap_models.core.schedules import remembered, repeating_micro_batches
 from automap_models.cost.overlap import TiedSum
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ PERIOD = 12
 """Micro-batches after which the middle of a plan's schedule is held against itself."""
 
 
-@lru_cache(maxsize=512)
+@remembered(lambda name, ranks, micro_batches, played, virtual, *_, messages=True: ranks * played * virtual)
 def layout_of(
     name: str, ranks: int, micro_batches: int, played: int, virtual: int, a_round: int, messages: bool
 ) -> Layout:

@@ -11,7 +11,7 @@ from most_held import most_held
 
 from automap_models.core import schedules
 from automap_models.core.passes import Action, Order, Schedule, build_schedule
-from automap_models.core.schedules import SCHEDULES, WARM_UPS
+from automap_models.core.schedules import SCHEDULES, WARM_UPS, remembered
 from automap_models.errors import BadInput
 
 GRIDS = {
@@ -327,5 +327,24 @@ def _read(grid: str) -> tuple[Order, ...]:
 @pytest.mark.parametrize("name", ["1f1b", "gpipe"])
 def test_a_schedule_of_too_many_passes_is_refused_before_it_is_laid_out(name: str, micro_batches: int) -> None:
     """A plan of 10^9 micro-batches filled the memory: its middle repeats itself, but all of it was laid out."""
-    with pytest.raises(BadInput, match=f"{micro_batches} micro-batches through 4 stages.*give at most 500000"):
+    with pytest.raises(BadInput, match=f"{micro_batches} micro-batches through 4 stages.*give at most 75000"):
         build_schedule(name, 4, micro_batches)
+
+
+def test_schedules_that_were_laid_out_are_forgotten_by_their_size() -> None:
+    """A server that was asked for schedules of many passes held 1,024 of them, however large they were."""
+    laid_out: list[int] = []
+
+    def laying_out(passes: int) -> int:
+        laid_out.append(passes)
+        return passes
+
+    asked = remembered(lambda passes: passes, most=100, least=1)(laying_out)
+    assert [asked(passes) for passes in (1, 2, 50, 1, 2, 40)] == [1, 2, 50, 1, 2, 40]
+    assert laid_out == [1, 2, 50, 40]  # 97 of 100
+    for passes in (3, 1, 2, 50):  # 3 is too many, and 50 what was asked for longest ago
+        asked(passes)
+    assert laid_out[4:] == [3, 50]
+    for passes in (100, 100):  # alone too large
+        asked(passes)
+    assert laid_out[6:] == [100, 100]

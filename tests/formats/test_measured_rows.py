@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from published_rows import GPT3, LLAMA_8B, ROW, bloom, converted, gpt, measured, reason, torchtitan
+from published_rows import GPT3, LLAMA_8B, bloom, gpt, measured, reason, torchtitan
 
 from automap_models.core.strategy import Strategy
 from automap_models.core.sublayer_sizes import GatedDelta, Mamba, Mixture
-from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
-from automap_models.formats.measured_rows import network_in, read_measured_steps
+from automap_models.formats.measured_rows import network_in
 from automap_models.simulate.observations import measured_estimate
 from automap_models.workloads.measured import step_work
 
@@ -414,49 +412,6 @@ def test_a_mixture_of_experts_needs_their_number_and_how_many_take_a_token(tmp_p
     step = measured(tmp_path, **torchtitan(model={**LLAMA_8B, "arch": "mixtral", "experts": 8, "topk": 2}))
     assert (step.model.family, step.model.shape.experts) == ("llama", 8)
     assert step.model.mixture is not None and step.model.mixture.per_token == 2
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"tp": "eight"}, "$.rows[0].tp is 'eight', not a whole number or null"),
-        ({"gpus": 0}, "$.rows[0].gpus is 0, not a whole number ≥ 1"),
-        ({"measured": {"iteration_s": -1.0}}, "$.rows[0].measured.iteration_s is -1.0, not a number > 0"),
-        ({"id": " "}, "$.rows[0].id is ' ', not a text that is not blank"),
-        ({"model": {**GPT3, "layers": 1.5}}, "$.rows[0].model.layers is 1.5, not a whole number or null"),
-    ],
-)
-def test_a_value_of_another_kind_is_bad_input(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        converted(tmp_path, **change)
-    assert sentence in str(caught.value)
-    assert "give a file of measured steps" in str(caught.value)
-
-
-OPTIONAL = {"gpus_per_node", "dp", "vp", "micro_batch", "schedule", "recompute", "zero", "note"}
-
-
-@pytest.mark.parametrize("key", sorted(set(ROW) - OPTIONAL))
-def test_a_missing_field_is_named(tmp_path: Path, key: str) -> None:
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps({"rows": [{name: value for name, value in ROW.items() if name != key}]}))
-    with pytest.raises(BadInput, match=rf"rows\.json: \$\.rows\[0\]\.{key} is missing; give a file of measured"):
-        read_measured_steps(path)
-
-
-def test_two_rows_of_one_id_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps({"rows": [ROW, ROW]}))
-    with pytest.raises(BadInput, match="'row-1' first"):
-        read_measured_steps(path)
-
-
-@pytest.mark.parametrize("content", ["", "[1, 2]", '{"rows": 3}', "{}"])
-def test_what_is_no_file_of_rows_is_refused(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "rows.json"
-    path.write_text(content)
-    with pytest.raises(BadInput):
-        read_measured_steps(path)
 
 
 def test_a_pipeline_of_more_stages_than_layers_is_refused_before_it_is_laid_out(tmp_path: Path) -> None:

@@ -406,3 +406,21 @@ def training() -> Mapping[str, bytes]:
         train(composed("train", *TRAINING, f"data.path={data}", f"out={folder}/run"))
         files = {f"{path.parent.name}/{path.name}": path.read_bytes() for path in sorted(data.iterdir())}
         return {**files, "last.ckpt": Path(folder, "run", "checkpoints", "last.ckpt").read_bytes()}
+
+
+CONFIG = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 256}
+QUESTIONS: list[dict[str, object]] = [
+    {"model": "gpt2", "cluster": "8xh100", "global_batch": 16, "tp": 2, "pp": 2},
+    {"model": "llama3-8b", "cluster": "32xh100", "tp": 4, "zero": 1, "recompute": "selective", "runtime": "megatron"},
+    {"model": "qwen3-30b-a3b", "cluster": "16xh100", "ep": 8, "dispatcher": "deepep", "micro_batch": 2},
+    {"model": "mine", "config": json.dumps(CONFIG), "cluster": "p4d-4", "layers": [1, 3], "pp": 2, "sequence": 128},
+    {"model": "t5_base", "cluster": "B", "schedule": "gpipe", "precision": "fp16", "pp": 4, "global_batch": 64},
+]
+"""To the API of automap serve."""
+CALLS: list[tuple[str, dict[str, object]]] = [
+    ("price", {"what": "gpt2", "gpus": "8xh100", "tp": 2, "pp": 2, "global_batch": 16}),
+    ("price", {"what": "llama3-8b", "topo": "p4d-4", "recompute": "full", "freeze": ["block_?"], "tokens": "1T"}),
+    ("doctor", {"what": "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --bf16", "device": "h100"}),
+    ("export", {"plan": {"schema": 1, "kind": "strategy", "model": "x", "strategy": {}}, "to": "megatron"}),
+]
+"""Of tools of automap mcp."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from .cases import Target
 from .commands import COMMANDS, commands
 from .programs import programs
+from .questions import questions
 from .readers import descriptions, documents, modules, policies, profiles, stored
 
 TARGETS: Mapping[Callable[[], dict[str, Target]], Sequence[str]] = {
@@ -29,6 +30,7 @@ TARGETS: Mapping[Callable[[], dict[str, Target]], Sequence[str]] = {
     stored: ("manifest", "shard", "cached model"),
     policies: ("policy",),
     modules: ("HLO text", "StableHLO text", "StableHLO bytecode"),
+    questions: ("serve", "mcp"),
     commands: (*(f"automap-{name}" for name in COMMANDS), "automap"),
     programs: ("datagen", "datagen with Hydra's main", "train"),
 }

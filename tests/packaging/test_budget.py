@@ -22,13 +22,13 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (1_028, 8),
-    "core": (8_037, 37),
+    "automap_models": (965, 8),
+    "core": (8_077, 37),
     "cost": (3_923, 20),
     "envs": (1_509, 12),
     "export": (2_345, 16),
     "formats": (5_301, 21),
-    "importing": (2_140, 15),
+    "importing": (2_143, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
@@ -37,23 +37,23 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_336, 19),
-    "planners/strategies": (3_177, 15),
+    "planners/strategies": (3_186, 15),
     "plots": (1_249, 9),
-    "requests": (2_502, 15),
+    "requests": (2_566, 15),
     "rl": (960, 9),
     "serve": (1_115, 9),
     "run": (4_708, 24),
-    "simulate": (1_737, 10),
+    "simulate": (1_736, 10),
     "torch_export": (3_100, 14),
     "workloads": (5_782, 34),
     "zoo": (1, 1),
     "infer": (6_006, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_072, 33),
+    "benchmarks": (6_088, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 76_859, "files": 432, "compiled": 75, "numbers": 259}
+TOTALS = {"lines": 76_911, "files": 432, "compiled": 75, "numbers": 259}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

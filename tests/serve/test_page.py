@@ -290,6 +290,29 @@ def test_nothing_is_wider_than_the_window(page: Page, width: int, height: int) -
     assert font >= (15 if width < 1000 else 24)
 
 
+def test_on_a_phone_the_memory_of_a_rank_stands_beside_its_name(page: Page) -> None:
+    """It stood below the bar, beside the name of the next rank."""
+    page.show(f"{START}&tp=2&pp=2", 360, 740)
+    page.wait(lambda: page.driver.find_elements(By.CSS_SELECTOR, "#memory .number"))
+    cells = page.driver.find_elements(By.XPATH, "//*[@id='memory']/*[not(contains(@class, 'key'))]")
+    tops = [cell.rect["y"] for cell in cells]
+    assert len(tops) == 6
+    assert tops[0] == pytest.approx(tops[2], abs=2) and tops[3] == pytest.approx(tops[5], abs=2)
+    assert tops[0] < tops[1] < tops[3] < tops[4]
+
+
+def test_a_program_s_name_is_seen_in_full(page: Page) -> None:
+    for width in (360, 1400):
+        page.show(START, width)
+        wide, room = page.script(
+            "const s = document.querySelector('select[name=runtime]');"
+            "const c = document.createElement('canvas').getContext('2d');"
+            "c.font = getComputedStyle(s).font;"
+            "return [c.measureText(s.selectedOptions[0].text).width, s.clientWidth];"
+        )
+        assert wide + 30 <= room
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_stand_out_from_the_page(page: Page, scheme: str) -> None:
     """Contrast of text on its background by WCAG 2.1: 4.5 and more; of values that cannot be taken it asks for none."""

@@ -109,7 +109,7 @@ class Comparisons:
         min_gain: float = DEFAULT_MIN_GAIN,
     ) -> None:
         self.result, self.problem, self.watch, self.min_gain = result, result.problem, watch, min_gain
-        self.frameworks = {} if result.problem.within is not None or frameworks is None else frameworks
+        self.frameworks = {} if result.problem.within is not None or frameworks is None else _distinct(frameworks)
         self.budget_s = 0.25 * config.budget_s if budget_s is None else budget_s
         self.short = replace(config, gap=max(config.gap, 0.02), budget_s=self.budget_s / 32)
         self.deadline = Deadline(self.budget_s, effort.counted_s)
@@ -434,6 +434,15 @@ def kind_of(strategy: Strategy) -> str:
     """`data, tensor and pipeline`: what a strategy divides the devices by."""
     used = [KINDS[name] for name in PARALLEL if name in _used(strategy)]
     return listed((["data"] if strategy.dp > 1 or not used else []) + used)
+
+
+def _distinct(frameworks: Mapping[str, Limits]) -> dict[str, Limits]:
+    """Those that do not take, in whatever precision, just what one before them does: another front of its program."""
+    programs: list[Limits] = []
+    for limits in frameworks.values():
+        alike = (replace(limits, name=one.name, precisions=one.precisions) == one for one in programs)
+        programs += [] if any(alike) else [limits]
+    return {limits.name: limits for limits in programs}
 
 
 def _used(divided: Any) -> frozenset[str]:

@@ -256,7 +256,9 @@ MODELS = {
 
 
 @pytest.mark.parametrize("links", [1e11, 1e9])
-@pytest.mark.parametrize(("model", "framework"), zip(MODELS, training_limits(), strict=True))
+@pytest.mark.parametrize(
+    ("model", "framework"), zip(MODELS, ("megatron", "torchtitan", "deepspeed", "galvatron"), strict=True)
+)
 def test_a_search_with_fewer_demands_never_comes_to_what_asks_more(model: str, framework: str, links: float) -> None:
     """Of DeepSeek-V3 the search for Megatron found 28.0 s and the one for any framework 32.5 s."""
     free = replace(PROBLEM, work=MODELS[model], cluster=Cluster(2, 2, 1e11, links, 1e12), global_batch=16, fixed={})
@@ -324,6 +326,14 @@ def test_of_strategies_that_take_as_long_one_that_many_use_a_framework_for_is_pr
     assert choosing((zero2, 1.0), (zero1, 1.03), frameworks=frameworks) == zero2
     assert choosing((SPLIT, 0.5), (zero1, 1.0), frameworks=frameworks) == zero1
     assert choosing((SPLIT, 0.5), frameworks=frameworks) == SPLIT
+
+
+def test_two_fronts_of_one_program_are_searched_once() -> None:
+    """Megatron-Bridge runs what Megatron does."""
+    names = list(training_limits())
+    assert [*Comparisons(solved(), CONFIG, frameworks=training_limits()).frameworks] == [
+        name for name in names if name != "megatron-bridge"
+    ]
 
 
 def test_a_framework_that_recomputes_alike_does_not_train_what_recomputes_a_part() -> None:
