@@ -172,6 +172,7 @@ DRAWS: dict[str, tuple[Draw, ...]] = {
     "torch-split-spec": (torch_stages,),
     "torchtitan": (strategy, stages),
     "megatron": (strategy, stages),
+    "megatron-bridge": (strategy, stages),
     "deepspeed": (strategy, stages),
     "galvatron": (strategy, stages),
     "jax": (sharding, stages),

@@ -172,13 +172,14 @@ def latent_attention(layer: Layer, x: Value, c: DecoderConfig, indexer: Indexer 
     assert latent is not None
     plain, rotary, bias = latent.plain_width, latent.rotary.width, c.attention_bias
     narrow_q = None if latent.query_rank is None else layer.dense(x, latent.query_rank, bias=bias)
+    with layer.module("mla_up_proj"):  # before `down`, as programs have it: selective recomputation goes by turns
+        queries = x if narrow_q is None else layer.norm(narrow_q, layer_norm=False)
+        q = layer.dense(queries, c.heads * (plain + rotary), TENSOR, name="q")
     down = layer.dense(x, latent.rank + rotary, bias=bias)
     narrow, of_keys = layer.value(latent.rank), layer.value(rotary)
     layer.memory(FORWARD, narrow, narrow)
     layer.memory(INPUT, down, narrow, of_keys)
     with layer.module("mla_up_proj"):
-        queries = x if narrow_q is None else layer.norm(narrow_q, layer_norm=False)
-        q = layer.dense(queries, c.heads * (plain + rotary), TENSOR, name="q")
         up = layer.dense(layer.norm(narrow, layer_norm=False), c.heads * (plain + latent.value_width), TENSOR)
         turned_q, turned_k = turned(layer, layer.value(c.heads * rotary, DIVIDED)), turned(layer, of_keys)
         plain_q, plain_k, v = (layer.value(c.heads * n, DIVIDED) for n in (plain, plain, latent.value_width))

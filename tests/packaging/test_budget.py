@@ -45,15 +45,15 @@ BUDGET = {
     "run": (4_708, 24),
     "simulate": (1_738, 10),
     "torch_export": (3_100, 14),
-    "workloads": (5_981, 35),
+    "workloads": (5_982, 35),
     "zoo": (1, 1),
     "infer": (6_073, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_106, 33),
+    "benchmarks": (6_107, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_630, "files": 434, "compiled": 75, "numbers": 261}
+TOTALS = {"lines": 77_631, "files": 434, "compiled": 75, "numbers": 261}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

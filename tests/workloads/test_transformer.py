@@ -161,6 +161,17 @@ def test_the_products_of_latent_attention_go_down_and_up_again() -> None:
     assert work.layers[2].parameters.values[~shared].sum() == latents
 
 
+def test_the_products_of_latent_attention_are_in_the_turn_of_programs() -> None:
+    """wq_a, wq_b, wkv_a, wkv_b, wo (torchtitan's deepseek_v3): selective recomputation keeps the narrow ones by turns.
+
+    With both latents made before either was widened, the wide queries were kept.
+    """
+    kernels = _work(DEEPSEEK).layers[1].kernels
+    products = (kernels.kinds == WorkKind.PRODUCT) & (kernels.passes == WorkPass.FORWARD) & ~kernels.core
+    widths = kernels.sizes[products][:5, 2].tolist()
+    assert widths == [24, 8 * (12 + 8), 20 + 8, 8 * (12 + 10), 64]
+
+
 def test_the_decoder_of_a_t5_attends_twice_and_hands_on_the_encoders_output() -> None:
     s, h, f = SEQUENCE, 64, 176
     layers = list(_layers(_work(T5)))
