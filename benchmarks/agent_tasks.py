@@ -26,7 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from common import print_rows, refuse
+from common import print_rows
 from measured_steps import files_in
 
 from automap_models.cost.measured_step import MeasuredModel, MeasuredStep
@@ -288,10 +288,7 @@ def main() -> None:
             endings.append(task())
             yield row(endings[-1])
 
-    try:
-        print_rows(("kind", "task", "calls", "ends with", "best known", "above it", "took"), rows())
-    except BadInput as error:
-        refuse(str(error))
+    print_rows(("kind", "task", "calls", "ends with", "best known", "above it", "took"), rows())
     solved = sum(ending.excess <= NEAR for ending in endings)
     worst = max(endings, key=lambda ending: ending.excess)
     print(f"\n{solved} of {len(endings)} within {NEAR:.0%}; the worst is {worst.name}, {worst.excess:.1%} above.")

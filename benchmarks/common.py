@@ -24,7 +24,7 @@ from automap_models.cost.staged import plan_cost
 from automap_models.datagen.command import job_from
 from automap_models.datagen.generate import draw_groups
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
-from automap_models.errors import Infeasible
+from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.search import ExactPlanner
 from automap_models.resources import conf_dir
@@ -67,12 +67,15 @@ def require_commit(clone: Path, commit: str, what: str) -> None:
 
 
 def print_rows(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
-    """Print a Markdown table, each row as soon as it is known; the rows."""
+    """Print a Markdown table, each row as soon as it is known; the rows. Bad input ends it with one sentence."""
     printed = []
     print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}", flush=True)
-    for row in rows:
-        printed.append(row)
-        print(f"| {' | '.join(row)} |", flush=True)
+    try:
+        for row in rows:
+            printed.append(row)
+            print(f"| {' | '.join(row)} |", flush=True)
+    except BadInput as error:
+        refuse(str(error))
     return printed
 
 

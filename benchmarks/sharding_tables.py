@@ -113,7 +113,8 @@ def table_3(name: str) -> int:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("models", metavar="MODEL", nargs="*", help="only these")
+    names = dict.fromkeys(case[0] for case in ROWS)
+    options.add_argument("models", metavar="MODEL", nargs="*", choices=names, help="only these")
     options.add_argument("--rules", default="paper", help="rule set (default paper)")
     given = options.parse_args()
     from common import print_rows  # not in the rows' processes, whose imports count

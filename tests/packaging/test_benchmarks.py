@@ -82,3 +82,19 @@ def test_a_benchmark_that_needs_more_than_the_repository_has_says_so_in_one_sent
     printed = capsys.readouterr()
     assert printed.out == ""
     assert re.fullmatch(rf"{script}\.py: this needs .*{NEEDS[script]}.*\n", printed.err)
+
+
+@pytest.mark.parametrize("script", ("online_search --models", "replanning --models", "jax_plans", "sharding_agent"))
+def test_a_model_that_a_benchmark_does_not_know_ends_it_with_one_sentence(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They ended with tracebacks, and the agent of sharding plans with 0 and nothing printed."""
+    pytest.importorskip("jax")
+    name, *options = script.split()
+    file = BENCHMARKS / f"{name}.py"
+    monkeypatch.setattr(sys, "argv", [str(file), *options, "nix"])
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    with pytest.raises(SystemExit) as ending:
+        runpy.run_path(str(file), run_name="__main__")
+    assert ending.value.code == 2
+    assert re.fullmatch(rf"{name}\.py: .*nix.*", capsys.readouterr().err.splitlines()[-1])
