@@ -15,13 +15,13 @@ from automap_models.importing.megatron_arguments import Arguments
 
 LAYERS = "--num-layers"
 LATENT: Mapping[str, tuple[str, int | None]] = {
-    "query_rank": ("--q-lora-rank", 512),
-    "rank": ("--kv-lora-rank", 512),
+    "query_rank": ("--q-lora-rank", None),
+    "rank": ("--kv-lora-rank", 32),
     "plain_width": ("--qk-head-dim", 128),
     "rotary": ("--qk-pos-emb-head-dim", 64),
     "value_width": ("--v-head-dim", 128),
 }
-"""Field of Latent → its argument and what it is without."""
+"""Field of Latent → its argument and what it is without: queries have no latent of their own."""
 VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPieceLowerCase": 30522}
 TOKENIZERS = {"pretrain_gpt": "GPT2BPETokenizer", "--": "GPT2BPETokenizer", "pretrain_bert": "BertWordPieceLowerCase"}
 """Beginning of a program's name → the tokenizer that a vocabulary's file is of."""
