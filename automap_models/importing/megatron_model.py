@@ -34,7 +34,7 @@ def model_of(
 ) -> tuple[MeasuredModel | None, tuple[str, ...]]:
     """The model that the sizes make, or what is not said of it."""
     hidden, heads, tokens = (given.count(SIZES[name]) for name in ("hidden", "heads", "sequence"))
-    gated = "--swiglu" in given
+    gated = "--swiglu" in given or "--quick-geglu" in given
     rotary = given.value("--position-embedding-type") or "learned_absolute"
     is_llama = gated or rotary == "rope" or "--use-rotary-position-embeddings" in given or "--squared-relu" in given
     vocabulary = given.count("--vocab-size") or given.count("--padded-vocab-size") or vocabulary
@@ -48,7 +48,7 @@ def model_of(
         return None, (f"what {program} trains",)
     if not (layers and hidden and heads and tokens and vocabulary):
         return None, lacking
-    usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+    usual = int(4 * hidden * 2 / 3 / 64) * 64 if "--swiglu" in given else 4 * hidden
     width, experts = given.count(SIZES["ffn"]) or usual, given.count(SIZES["experts"])
     kv_heads = (given.count(SIZES["kv_heads"]) or 1) if "--group-query-attention" in given else heads
     mixture = None
