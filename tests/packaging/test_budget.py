@@ -27,7 +27,7 @@ BUDGET = {
     "cost": (3_955, 20),
     "envs": (1_509, 12),
     "export": (2_356, 16),
-    "formats": (5_348, 21),
+    "formats": (5_349, 21),
     "importing": (2_155, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_107, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_665, "files": 434, "compiled": 75, "numbers": 261}
+TOTALS = {"lines": 77_666, "files": 434, "compiled": 75, "numbers": 261}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
