@@ -15,7 +15,8 @@ Every stage has as many devices as the others. Stages may differ in their layers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, get_args
@@ -232,7 +233,8 @@ class Strategy:
         """The order of passes of every rank of the pipeline."""
         from automap_models.core.passes import build_schedule  # here, because help imports no numpy
 
-        return build_schedule(self.schedule, self.pp, self.micro_batches, self.vp)
+        with batch_in_samples(self.dp * self.micro_batch):
+            return build_schedule(self.schedule, self.pp, self.micro_batches, self.vp)
 
     def stage_layers(self, shape: TransformerShape) -> tuple[int, ...]:
         """[pp·vp] layers of each virtual stage, in the order of the model.
@@ -296,6 +298,22 @@ def modules_of(recompute: Recompute) -> tuple[str, ...]:
 def expert_tensor(tp: int, dp: int, ep: int, etp: int | None) -> int:
     """Devices that share every expert, see `Strategy`."""
     return (tp if dp % ep == 0 else 1) if etp is None else etp
+
+
+@contextmanager
+def batch_in_samples(samples: int) -> Iterator[None]:
+    """What asks for other micro-batches asks for another global batch: a strategy has no number of micro-batches.
+
+    Args:
+        samples: of a micro-batch on all replicas.
+    """
+    try:
+        yield
+    except BadInput as error:
+        if error.where != "`micro_batches`":
+            raise
+        do = f"{error.do}, of {samples} sample(s) each (dp × micro-batch)"
+        raise BadInput(error.what, where="`global_batch`", do=do) from None
 
 
 PARTS = ("tp", "cp", "ep", "sequence_parallel", "dispatcher", "etp")

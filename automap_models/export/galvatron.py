@@ -4,7 +4,7 @@ Lists are texts with commas, one number a layer: devices that share its operator
 are shared among replicas (`dp_types_enc`, 1 is ZeRO-3), whether it is recomputed (`checkpoint`). `pp_division` has one
 number a stage, its layers. Stages of a hybrid may divide their operators each by its own number of devices.
 
-Checked against Hetu-Galvatron 2.4 (utils/config_utils.py, core/runtime/hybrid_parallel_config.py).
+Checked against Hetu-Galvatron 2.4.1 (utils/config_utils.py, core/runtime/hybrid_parallel_config.py).
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ LIMITS = Limits(
     undivided=("cp", "ep"),
     rare=True,
 )
+EMBEDDING = ("embed_sdp", "vocab_sdp")
+"""Whether the embedding and the head are divided, too: its name in 2.4.0, and since 2.4.1."""
 _DP_TYPES = {0: "ddp", 2: "zero2", 3: "zero3"}
 
 
@@ -70,7 +72,7 @@ def document(plan: BlockPlan) -> dict[str, Any]:
         "default_dp_type": _DP_TYPES[s.zero],
         "vtp": min(plan.tensor),
         "vsp": 0,
-        "embed_sdp": int(s.zero == 3),
+        **dict.fromkeys(EMBEDDING, int(s.zero == 3)),
     }
 
 
@@ -89,7 +91,12 @@ def check(plan: BlockPlan, path: Path) -> None:
     s = plan.strategy
     reader = parser_module("galvatron.utils.config_utils", DISTRIBUTION)
     written = json.loads(path.read_text("utf-8"))
-    pp, tensor, _, dp_types, _, vocabulary, _ = reader.config2strategy(written)
+    strategy = reader.config2strategy(written)
+    if (
+        len(strategy) == 9
+    ):  # since 2.4.1 with context parallelism, of the layers the third and of the vocabulary the last
+        strategy = (*strategy[:2], *strategy[3:8])
+    pp, tensor, _, dp_types, _, vocabulary, _ = strategy
     of_layers = [t for t, count in zip(plan.tensor, plan.layers, strict=True) for _ in range(count)]
     require_same("stages", (pp, tuple(reader.str2array(written["pp_division"]))), (s.pp, plan.layers))
     require_same("tensor parallelism", (tensor, vocabulary), (of_layers, min(plan.tensor)))

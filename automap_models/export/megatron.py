@@ -6,7 +6,7 @@ stages r, r + pp, r + 2·pp, …; m before the loss is a layer that predicts a f
 
     Ett|tttt|tttt|ttL      four stages of 2, 4, 4 and 2 layers, written Et*2|(t*4|)*2t*2,L
 
-Checked against Megatron-Core 0.16 (core/transformer/transformer_config.py) and training/arguments.py.
+Checked against Megatron-Core 0.19 (core/transformer/transformer_config.py, training/arguments.py).
 """
 
 from __future__ import annotations
@@ -45,13 +45,16 @@ LIMITS = Limits(
     offloads=("none", "optimizer"),
     sequence_beside_experts=True,
 )
-"""ZeRO-2 and ZeRO-3 would be Megatron-FSDP, which stages of a layout do not have. Megatron-Core 0.16 refuses
+"""ZeRO-2 and ZeRO-3 would be Megatron-FSDP, which stages of a layout do not have. Megatron-Core 0.19 refuses
 interleaved micro-batches whose last round is smaller than the pipeline (core/pipeline_parallel/schedules.py)."""
 BESIDE = (
     "add norms, activation, positions, windows, sinks and head size of attention, routing, tokenizer, data, --lr and "
     "--train-iters; --mock-data --tokenizer-type NullTokenizer --vocab-size N does without data"
 )
-MIXTURE = "of experts, too: --moe-router-topk, shared ones, and which layers have none, with their --ffn-hidden-size"
+MIXTURE = (
+    "of experts, too: --moe-router-topk, shared ones, and which layers have none, with their --ffn-hidden-size; "
+    "with etp --disable-bias-linear"
+)
 RECURRENT = (
     "add all sizes of the model and the kinds of its layers, or give these degrees to Megatron-Bridge's recipe of it: "
     "pretrain_gpt.py does not build recurrent layers"

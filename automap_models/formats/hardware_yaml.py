@@ -302,7 +302,8 @@ DEFAULT_DEVICE = "v100"
 """What clusters that do not say are taken to be made of."""
 DEVICE_KEYS = (
     "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector and bandwidth, "
-    "maybe name, winograd, multiprocessors, sustained, step, left_out, fitted_to, cluster, host, host_memory and alone"
+    "and may have name, winograd, multiprocessors, sustained, step, left_out, fitted_to, cluster, host, host_memory "
+    "and alone"
 )
 
 

@@ -3,7 +3,7 @@
     stages   --pipeline-model-parallel-layout, or --num-layers-per-virtual-pipeline-stage, or …-virtual-stages-…
              with --decoder-first-…, --decoder-last-… and --account-for-…: [pp·vp] layers in the order of the model
 
-Defaults are those of training/arguments.py and TransformerConfig of Megatron-Core 0.16. megatron.yaml lists arguments
+Defaults are those of training/arguments.py and TransformerConfig of Megatron-Core 0.19. megatron.yaml lists arguments
 that cannot matter, pairs that Megatron refuses at start-up, and what is priced as if it were not there.
 """
 
@@ -218,6 +218,9 @@ def _refusals(given: Arguments) -> Iterator[str]:
         for name in ("--recompute-method", "--recompute-num-layers"):
             if name not in given:
                 yield f"{placed('--recompute-granularity', ' full')} needs `{given.name(name)}`"
+    fused, kind = "--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl"
+    if given.keys is None and fused in given and given.value(kind) == "te":
+        yield f"{placed(kind, ' te')} does not go with {placed(fused)} since Megatron-Core 0.19"
     delayed = given.value("--fp8-format") and (given.value("--fp8-recipe") or "delayed") == "delayed"
     for name in sorted(REMAKING.intersection(_modules(given))) if delayed else ():
         yield f"{placed(MODULES_GIVEN)} {name} needs another `{given.name('--fp8-recipe')}` than delayed"

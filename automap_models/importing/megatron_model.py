@@ -15,13 +15,13 @@ from automap_models.importing.megatron_arguments import Arguments
 
 LAYERS = "--num-layers"
 LATENT: Mapping[str, tuple[str, int | None]] = {
-    "query_rank": ("--q-lora-rank", 512),
-    "rank": ("--kv-lora-rank", 512),
+    "query_rank": ("--q-lora-rank", None),
+    "rank": ("--kv-lora-rank", 32),
     "plain_width": ("--qk-head-dim", 128),
     "rotary": ("--qk-pos-emb-head-dim", 64),
     "value_width": ("--v-head-dim", 128),
 }
-"""Field of Latent → its argument and what it is without."""
+"""Field of Latent → its argument and what it is without: queries have no latent of their own."""
 VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPieceLowerCase": 30522}
 TOKENIZERS = {"pretrain_gpt": "GPT2BPETokenizer", "--": "GPT2BPETokenizer", "pretrain_bert": "BertWordPieceLowerCase"}
 """Beginning of a program's name → the tokenizer that a vocabulary's file is of."""
@@ -34,7 +34,7 @@ def model_of(
 ) -> tuple[MeasuredModel | None, tuple[str, ...]]:
     """The model that the sizes make, or what is not said of it."""
     hidden, heads, tokens = (given.count(SIZES[name]) for name in ("hidden", "heads", "sequence"))
-    gated = "--swiglu" in given
+    gated = "--swiglu" in given or "--quick-geglu" in given
     rotary = given.value("--position-embedding-type") or "learned_absolute"
     is_llama = gated or rotary == "rope" or "--use-rotary-position-embeddings" in given or "--squared-relu" in given
     vocabulary = given.count("--vocab-size") or given.count("--padded-vocab-size") or vocabulary
@@ -48,7 +48,7 @@ def model_of(
         return None, (f"what {program} trains",)
     if not (layers and hidden and heads and tokens and vocabulary):
         return None, lacking
-    usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+    usual = int(4 * hidden * 2 / 3 / 64) * 64 if "--swiglu" in given else 4 * hidden
     width, experts = given.count(SIZES["ffn"]) or usual, given.count(SIZES["experts"])
     kv_heads = (given.count(SIZES["kv_heads"]) or 1) if "--group-query-attention" in given else heads
     mixture = None

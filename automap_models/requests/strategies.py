@@ -17,7 +17,7 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.plan import Plan
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, DEFAULT_SCHEDULE, schedule_family
-from automap_models.core.strategy import PARTS, Precision, Strategy, TransformerShape, require_parts
+from automap_models.core.strategy import PARTS, Precision, Strategy, TransformerShape, batch_in_samples, require_parts
 from automap_models.core.tuning import FULL, Training
 from automap_models.cost.profile_layers import ProfileWork
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
@@ -270,7 +270,8 @@ def divides(source: Source) -> bool:
 def _priced(request: StrategyRequest, watch: Watch) -> Estimate:
     """The price of a strategy."""
     strategy, pricing = priceable(request, watch)
-    return pricing.estimate(strategy)
+    with batch_in_samples(strategy.dp * strategy.micro_batch):
+        return pricing.estimate(strategy)
 
 
 def priceable(request: StrategyRequest, watch: Watch) -> tuple[Strategy, StrategyPricing]:
@@ -350,14 +351,8 @@ def _strategy(fields: Mapping[str, Any], cluster: Cluster, shape: TransformerSha
     fields.setdefault("dp", cluster.devices // shared)
     fields.setdefault("schedule", "interleaved" if fields.get("vp", 1) > 1 else DEFAULT_SCHEDULE)
     fields.setdefault("vp", schedule_family(fields["schedule"]).virtual or 1)
-    try:
+    with batch_in_samples(fields["dp"] * fields["micro_batch"]):
         strategy = Strategy(**fields)
-    except BadInput as error:
-        if error.where != "`micro_batches`":
-            raise
-        samples = fields["dp"] * fields["micro_batch"]
-        do = f"{error.do}, of {samples} sample(s) each (dp × micro-batch)"
-        raise BadInput(error.what, where="`global_batch`", do=do) from None
     strategy.require_cluster(cluster)
     if strategy.layers is None and strategy.stages <= shape.layers:
         strategy = replace(strategy, layers=split_layers(shape.layers, strategy.stages, "ends"))

@@ -117,6 +117,7 @@ def check_galvatron(path: Path, s: Strategy, layers: tuple[int, ...]) -> None:
     assert read["tp_sizes_enc"] == [s.tp] * sum(layers)
     assert read["checkpoint"] == [int(s.recompute == "full")] * sum(layers)
     assert read["dp_types_enc"] == [int(s.zero == 3)] * sum(layers)
+    assert read["embed_sdp"] == read["vocab_sdp"] == int(s.zero == 3)  # Hetu-Galvatron 2.4.0 reads one, 2.4.1 the other
     assert (read["global_bsz"], read["chunks"]) == (s.global_batch, s.micro_batches)
     assert read["pipeline_type"] == {"1f1b": "pipedream_flush", "gpipe": "gpipe"}[s.schedule]
 

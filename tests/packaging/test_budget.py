@@ -23,12 +23,12 @@ import pytest
 
 BUDGET = {
     "automap_models": (965, 8),
-    "core": (8_182, 37),
+    "core": (8_200, 37),
     "cost": (3_955, 20),
     "envs": (1_509, 12),
-    "export": (2_346, 16),
-    "formats": (5_348, 21),
-    "importing": (2_152, 15),
+    "export": (2_356, 16),
+    "formats": (5_349, 21),
+    "importing": (2_155, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
@@ -39,7 +39,7 @@ BUDGET = {
     "planners/staged": (3_336, 19),
     "planners/strategies": (3_237, 15),
     "plots": (1_249, 9),
-    "requests": (2_780, 16),
+    "requests": (2_775, 16),
     "rl": (960, 9),
     "serve": (1_115, 9),
     "run": (4_708, 24),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_109, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_639, "files": 434, "compiled": 75, "numbers": 261}
+TOTALS = {"lines": 77_666, "files": 434, "compiled": 75, "numbers": 261}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

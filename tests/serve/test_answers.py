@@ -279,6 +279,19 @@ def test_what_cannot_be_copied_is_refused(ask: Ask, target: str, fields: dict[st
     assert what in refusal["sentence"]
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [("copy/torch-csv", {}), ("copy/torchtitan", {}), ("price", {"schedule": "zb-v", "vp": 2})],
+)
+def test_a_batch_of_too_many_passes_is_refused_by_a_field_of_the_page(ask: Ask, path: str, fields: Any) -> None:
+    """The page has no number of micro-batches: two replicas have 200,000 each of these samples."""
+    status, refusal = ask(path, global_batch=400_000, **fields)
+    assert status == 422
+    assert refusal["where"] == "`global_batch`"
+    assert "200000 micro-batches" in refusal["sentence"]
+    assert "of 2 sample(s) each (dp × micro-batch)" in refusal["sentence"]
+
+
 def test_models_and_clusters_are_what_one_can_ask_for(client: TestClient) -> None:
     models, clusters = client.get("/api/models").json(), client.get("/api/clusters").json()
     assert {"llama3-8b", "deepseek-v3"} <= {model["name"] for model in models}
