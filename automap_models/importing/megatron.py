@@ -26,8 +26,10 @@ from automap_models.importing.megatron_rewrite import (
     CHUNKS,
     COUNTED_ENDS,
     ENDS,
+    HOSTED,
     LAYOUT,
     MODULES_GIVEN,
+    RECOMPUTE,
     SEARCHED,
     rewriting,
 )
@@ -185,6 +187,8 @@ def _recomputation(given: Arguments, fields: Mapping[str, Any]) -> dict[str, Any
     kind = given.value("--recompute-granularity") or ("selective" if "--recompute-activations" in given else "none")
     if kind == "selective" and MODULES_GIVEN in given:
         kind = "+".join(name for name in MODULES if name in _modules(given)) or "none"
+    if (blocks := given.count(HOSTED)) and kind == "none":
+        return {"recompute": "offload", "recompute_blocks": (blocks,) * fields.get("pp", 1) * fields.get("vp", 1)}
     blocks = given.count("--recompute-num-layers")
     if kind == "full" and given.value("--recompute-method") == "block" and blocks:
         layers = given.count(LAYERS) or 0
@@ -214,6 +218,8 @@ def _refusals(given: Arguments) -> Iterator[str]:
     for name, other in lists["gone"].items():
         if name in given:
             yield f"{placed(name)} is gone: `{given.name(other)}` took its place"
+    if given.count(HOSTED) and (other := next((name for name in RECOMPUTE if name != HOSTED and name in given), None)):
+        yield f"{placed(HOSTED)} does not go with {placed(other)}"
     if given.value("--recompute-granularity") == "full":
         for name in ("--recompute-method", "--recompute-num-layers"):
             if name not in given:

@@ -180,7 +180,7 @@ def is_trained(problem: StrategyProblem, strategy: Strategy, within: Limits) -> 
     """Whether a framework trains a strategy of the problem's model."""
     with contextlib.suppress(BadInput):
         require_framework(problem, within)
-        alike = not within.recompute_alike or PARTIAL not in steps_of(strategy)
+        alike = not within.recompute_alike or strategy.recompute == "offload" or PARTIAL not in steps_of(strategy)
         return alike and within.objection(strategy, problem.work.facts) is None
     return False
 
