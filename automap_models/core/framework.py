@@ -404,7 +404,7 @@ class Limits:
         if strategy.pp > 1:
             return Objection(f"{self.name} has no activations on hosts beside a pipeline", "take pp 1")
         if strategy.recompute_blocks in (None, strategy.layers):
-            return Objection(f"{self.name} has a block without activations on hosts", "give them to fewer blocks")
+            return Objection(f"{self.name} has activations on hosts of all blocks but one at most", "take fewer")
         return None
 
     def _kinds_objection(self, kinds: Recompute | tuple[Recompute, ...]) -> Objection | None:
@@ -412,5 +412,7 @@ class Limits:
         if self.recompute_alike and len(set(several)) > 1:
             return Objection(f"{self.name} recomputes alike in all stages", "give one `recompute`")
         if self.recompute_alike and "offload" in several and "offload" in self.recompute:
-            return Objection(f"{self.name} has a block without activations on hosts", "leave `recompute` open")
+            return Objection(
+                f"{self.name} has activations on hosts of all blocks but one at most", "leave `recompute` open"
+            )
         return next(filter(None, map(self.recompute_objection, several)), None)

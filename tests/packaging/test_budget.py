@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (965, 8),
-    "core": (8_203, 37),
+    "core": (8_205, 37),
     "cost": (3_973, 20),
     "envs": (1_509, 12),
     "export": (2_369, 16),
@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_336, 19),
-    "planners/strategies": (3_285, 15),
+    "planners/strategies": (3_286, 15),
     "plots": (1_249, 9),
-    "requests": (2_780, 16),
+    "requests": (2_781, 16),
     "rl": (960, 9),
     "serve": (1_115, 9),
     "run": (4_708, 24),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_107, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_750, "files": 434, "compiled": 75, "numbers": 262}
+TOTALS = {"lines": 77_754, "files": 434, "compiled": 75, "numbers": 262}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
