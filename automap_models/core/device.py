@@ -170,6 +170,7 @@ class Device:
         host: time that the processor beside it takes to launch kernels over that of x86 hosts.
         cluster: whose nodes and links are the usual ones of such devices, by name or file; None where nobody says.
         host_memory: of the nodes that usually have such devices; None where nobody says.
+        alone: whether no job has other kinds beside them, since they exchange over links of their own.
 
     Raises:
         BadInput: a number out of range, or no float32 rate.
@@ -188,6 +189,7 @@ class Device:
     cluster: str | None = None
     host: float = 1.0
     host_memory: HostMemory | None = None
+    alone: bool = False
 
     def __post_init__(self) -> None:
         where = f"device {self.name}"

@@ -302,7 +302,8 @@ DEFAULT_DEVICE = "v100"
 """What clusters that do not say are taken to be made of."""
 DEVICE_KEYS = (
     "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector and bandwidth, "
-    "and may have name, winograd, multiprocessors, sustained, step, left_out, fitted_to, cluster, host and host_memory"
+    "and may have name, winograd, multiprocessors, sustained, step, left_out, fitted_to, cluster, host, "
+    "host_memory and alone"
 )
 
 
@@ -354,6 +355,7 @@ class DeviceDocument(Document):
     cluster: Text | None = None
     host: float = 1.0
     host_memory: HostMemoryDocument | None = None
+    alone: bool = False
     name: Text = ""
     compute_efficiency: float | UnsetType = UNSET
     bandwidth_efficiency: float | UnsetType = UNSET
@@ -446,4 +448,9 @@ def read_kinds(cluster: Cluster) -> dict[str, Device]:
     Raises:
         BadInput: a name is neither a shipped device's nor a file.
     """
-    return {group.device: read_device(group.device) for group in cluster.groups if group.device}
+    kinds = {group.device: read_device(group.device) for group in cluster.groups if group.device}
+    for name, kind in kinds.items():
+        if kind.alone and len(kinds) > 1:
+            what = f"{name} exchange over links of their own, with no other kind in a job"
+            raise BadInput(what, where=f"cluster {cluster.name}", do="plan for each kind by itself")
+    return kinds

@@ -402,6 +402,12 @@ def test_numbers_that_yaml_takes_for_text_are_numbers_of_a_device(tmp_path: Path
     assert read_device(tmp_path / "d.yaml") == Device("d", {"float32": 15e12}, 15e12, 9e11)
 
 
+def test_chips_that_exchange_over_links_of_their_own_share_no_job_with_others() -> None:
+    with pytest.raises(BadInput, match=r"tpu-v5p exchange over links of their own.*plan for each kind by itself"):
+        read_kinds(read_cluster("8xh100+8xtpu-v5p"))
+    assert set(read_kinds(read_cluster("8xh100+8xa100"))) == {"h100", "a100"}
+
+
 def test_an_unknown_name_lists_the_known_devices() -> None:
     with pytest.raises(BadInput, match="'k80' is neither a known device nor a file; choose from a100, a100-40, a800"):
         read_device("k80")

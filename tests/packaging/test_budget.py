@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (965, 8),
-    "core": (8_205, 37),
+    "core": (8_207, 37),
     "cost": (3_973, 20),
     "envs": (1_509, 12),
     "export": (2_369, 16),
-    "formats": (5_342, 21),
+    "formats": (5_349, 21),
     "importing": (2_158, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_107, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_754, "files": 434, "compiled": 75, "numbers": 262}
+TOTALS = {"lines": 77_763, "files": 434, "compiled": 75, "numbers": 262}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

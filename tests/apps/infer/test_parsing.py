@@ -41,11 +41,11 @@ to be copied."""
 NO_OPTION = {
     *("cut_at", "slowdown", "speed", "orders", "forward_s", "weight_s"),
     *("measured", "gpus", "gpu_type", "heads", "kv_heads", "links", "gap", "recompute_blocks", "gradient_bytes"),
-    *("host_memory", "cluster"),
+    *("host_memory", "cluster", "inputs"),
 }
 """Arguments for which the commands have no option: of restrictions, of observed devices, of a cluster's file, of
 schedules without plans, of measured steps, of unequal devices, of the search for a strategy and its results, of
-runtimes, of devices' files and of the page."""
+runtimes, of devices' files, of the page and of models that are given in Python."""
 ONE_WORD = (calibrate, doctor, export, fit, infer, mcp, models, place, plan, profile, run, serve)
 COMMANDS = (*(module.COMMAND for module in ONE_WORD), *search.COMMANDS.values())
 
