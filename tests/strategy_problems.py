@@ -44,9 +44,10 @@ def cuts(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
             yield counts
 
 
-def recomputations(counts: tuple[int, ...]) -> Iterator[tuple[tuple[str, int], ...]]:
-    """All of what virtual stages of so many layers may recompute."""
-    kinds = [[("none", 0), *((kind, n) for kind in ("selective", "full") for n in range(1, c + 1))] for c in counts]
+def recomputations(counts: tuple[int, ...], hosted: bool = False) -> Iterator[tuple[tuple[str, int], ...]]:
+    """All of what virtual stages of so many layers may recompute, or save on hosts."""
+    some = ("selective", "full", "offload") if hosted else ("selective", "full")
+    kinds = [[("none", 0), *((kind, n) for kind in some for n in range(1, c + 1))] for c in counts]
     yield from product(*kinds)
 
 
@@ -95,7 +96,7 @@ def strategies(problem: StrategyProblem) -> Iterator[Strategy]:
                 if "recompute" in problem.fixed:
                     yield replace(uniform, recompute=problem.fixed["recompute"])
                     continue
-                for choices in recomputations(layers):
+                for choices in recomputations(layers, problem.hosted):
                     kinds, blocks = zip(*choices, strict=True)
                     yield replace(uniform, recompute=kinds, recompute_blocks=blocks)
 

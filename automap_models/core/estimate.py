@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from automap_models.core.cluster import MemoryVerdict, memory_verdict
 from automap_models.core.framework import ModelFacts
-from automap_models.core.strategy import ONCE_A_NODE, RECOMPUTE, Strategy
+from automap_models.core.strategy import ONCE_A_NODE, RECOMPUTE, Strategy, in_words
 from automap_models.core.units import counted, rounds
 
 NO_HOST = (0.0, float("inf"))
@@ -49,8 +49,8 @@ class StepParts(NamedTuple):
     """What the step consists of, seconds, on the rank of the pipeline that works longest; they add up to the step.
 
     Attributes:
-        compute: kernels of the forward and backward passes, each once.
-        recompute: what the backward passes run again, with its collectives.
+        compute: kernels of the forward and backward passes, each once; and what the host takes beyond the former.
+        recompute: what the backward passes run again, with its collectives, or wait for from the host.
         tensor_parallel: sums of tensor parallelism.
         context_parallel: keys and values on their way that attention does not hide.
         expert_parallel: tokens on their way to experts and back.
@@ -195,5 +195,5 @@ def _recomputation(strategy: Strategy, layers: tuple[int, ...]) -> list[str]:
         count = sum(n for n, block_kind in zip(blocks, strategy.recompute_kinds, strict=True) if block_kind == kind)
         if count:
             all_of_them = count == sum(layers)
-            words.append(f"{kind} recomputation" + ("" if all_of_them else f" of {count} of {sum(layers)} layers"))
+            words.append(in_words(kind) + ("" if all_of_them else f" of {count} of {sum(layers)} layers"))
     return words

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 from automap_models.core.strategy import (
+    ON_DEVICES,
     RECOMPUTE,
     ZERO_STAGES,
     Dispatcher,
@@ -16,6 +17,7 @@ from automap_models.core.strategy import (
     Strategy,
     TransformerShape,
     expert_tensor,
+    in_words,
     modules_of,
 )
 from automap_models.core.tuning import FULL, Training
@@ -139,7 +141,8 @@ class Limits:
         pipeline_zeros: those of them that go together with a pipeline; None for all.
         recompute: what may be recomputed, beside modules.
         modules: which of MODULES it recomputes by name.
-        recompute_alike: whether all blocks of a model recompute the same.
+        recompute_alike: whether all blocks of a model recompute the same; but hosts save for some of them, and not for
+            all, without a pipeline.
         precisions: of weights and activations.
         dispatchers: how tokens may go to experts that ep divides, the preferred ones first.
         offloads: what may lie in the memory of hosts.
@@ -172,7 +175,7 @@ class Limits:
     power_of_two: bool = False
     zeros: tuple[int, ...] = ZERO_STAGES
     pipeline_zeros: tuple[int, ...] | None = None
-    recompute: tuple[Recompute, ...] = RECOMPUTE
+    recompute: tuple[Recompute, ...] = ON_DEVICES
     modules: tuple[str, ...] = ()
     recompute_alike: bool = True
     precisions: tuple[Precision, ...] = get_args(Precision)
@@ -324,7 +327,7 @@ class Limits:
         """To what blocks recompute."""
         if kind in self.recompute or (modules_of(kind) and set(modules_of(kind)) <= set(self.modules)):
             return None
-        return Objection(f"{self.name} has no {kind} recomputation", f"take recompute {' or '.join(self.recompute)}")
+        return Objection(f"{self.name} has no {in_words(kind)}", f"take recompute {' or '.join(self.recompute)}")
 
     def precision_objection(self, precision: str) -> Objection | None:
         """To the precision."""
@@ -367,6 +370,7 @@ class Limits:
             self.offload_objection(s.offload, s.pp),
             ALONE_ON_HOSTS if s.offload != "none" and not s.zero and s.dp * s.cp > 1 else None,
             *(self.recompute_objection(kind) for kind in sorted(used)),
+            self.hosts_objection(s) if "offload" in used else None,
             self.layers_objection(s.layers) if s.layers is not None else None,
         ]
         return [objection for objection in objections if objection is not None]
@@ -393,8 +397,22 @@ class Limits:
         }
         return objections.get(name, lambda: None)()
 
+    def hosts_objection(self, strategy: Strategy) -> Objection | None:
+        """To blocks that hosts save for, where others recompute alike (Megatron's `cpu_offloading_num_layers`)."""
+        if not self.recompute_alike:
+            return None
+        if strategy.pp > 1:
+            return Objection(f"{self.name} has no activations on hosts beside a pipeline", "take pp 1")
+        if strategy.recompute_blocks in (None, strategy.layers):
+            return Objection(f"{self.name} has activations on hosts of all blocks but one at most", "take fewer")
+        return None
+
     def _kinds_objection(self, kinds: Recompute | tuple[Recompute, ...]) -> Objection | None:
         several = kinds if isinstance(kinds, tuple) else (kinds,)
         if self.recompute_alike and len(set(several)) > 1:
             return Objection(f"{self.name} recomputes alike in all stages", "give one `recompute`")
+        if self.recompute_alike and "offload" in several and "offload" in self.recompute:
+            return Objection(
+                f"{self.name} has activations on hosts of all blocks but one at most", "leave `recompute` open"
+            )
         return next(filter(None, map(self.recompute_objection, several)), None)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from automap_models.core.framework import ModelFacts
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.schedules import SCHEDULES
-from automap_models.core.strategy import MODULES, RECOMPUTE, Recompute, TransformerShape, modules_of
+from automap_models.core.strategy import MODULES, ON_DEVICES, RECOMPUTE, Recompute, TransformerShape, modules_of
 from automap_models.core.tuning import FULL, Training
 
 MarkArray = NDArray[np.int8]
@@ -290,7 +290,7 @@ class ModelWork:
     tower: tuple[TowerLayers, ...] = ()
     modules: tuple[str, ...] = MODULES
 
-    recompute: ClassVar[tuple[Recompute, ...]] = RECOMPUTE
+    recompute: ClassVar[tuple[Recompute, ...]] = ON_DEVICES
     schedules: ClassVar[tuple[str, ...]] = tuple(SCHEDULES)
 
     @cached_property

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 Recompute = str
 """What the backward pass computes again: one of RECOMPUTE, or some of MODULES, such as `layernorm+moe_act`."""
-RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
-"""Nothing, the attention core, or the whole forward pass of a layer."""
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "offload", "full")
+"""Nothing, the attention core, nothing of a layer whose host saves what it needs, or its whole forward pass."""
+ON_DEVICES: tuple[Recompute, ...] = ("none", "selective", "full")
+"""Those without a host."""
 MODULES = ("layernorm", "mla_up_proj", "moe_act", "shared_experts", "mlp", "moe", "core_attn")
 """Parts of a block, by Megatron's names: norms before latent attention and experts, what makes queries, keys and values
 of latents, activations of experts, shared experts, perceptrons, whole mixtures, attention cores."""
@@ -293,6 +295,11 @@ def modules_of(recompute: Recompute) -> tuple[str, ...]:
     """The modules that are recomputed by name, in the order of MODULES; none for one of RECOMPUTE."""
     names = set(recompute.split("+"))
     return tuple(filter(names.__contains__, MODULES)) if names.issubset(MODULES) else ()
+
+
+def in_words(recompute: Recompute) -> str:
+    """What people call a kind of recomputation."""
+    return "activations on hosts" if recompute == "offload" else f"{recompute} recomputation"
 
 
 def expert_tensor(tp: int, dp: int, ep: int, etp: int | None) -> int:

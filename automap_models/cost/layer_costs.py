@@ -42,8 +42,8 @@ class LayerCosts:
             what is recomputed; and forward and backward each: sums of tp, keys and values of cp, tokens of ep, what
             ZeRO-3 exposes.
         hidden_s: [k] of ZeRO-3's gathering, what the forward pass of the layer before it hides.
-        memory: [k, R, 3] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed or
-            reads a matrix that is packed in 4 bits.
+        memory: [k, R, 4] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed, reads
+            a matrix that is packed in 4 bits, or is on its way to the host and back; and what the host saves.
         parameters: [k, 2] on a device, without those of experts, and those.
         boundary_bytes: [k] handed to the next layer on a device.
         frozen_bytes: [k, 2] of what a layer holds and does not train, likewise.
@@ -157,11 +157,19 @@ class LayerCosting:
         if self.work.training.has_reference:  # it runs forward, and of two messages forward one has one back
             times[..., 0], times[..., 4::2] = 2.0 * times[..., 0], 2.0 * times[..., 4::2]
             boundary_bytes = boundary_bytes * 1.5
+        self._add_ways(times, memory[..., 3])
         sized = zip(times, memory, boundary_bytes, strict=True)
         return [KernelCosts(of_size, saved, parameters, sent, frozen) for of_size, saved, sent in sized]
 
+    def _add_ways(self, times: FloatArray, sent_bytes: FloatArray) -> None:
+        """Let passes take as long as [B, k, R] bytes to the host, or back, where that is longer."""
+        if self.device.host_memory is not None:
+            sent_s = sent_bytes / self.device.host_memory.link
+            times[..., 0] += np.maximum(0.0, sent_s - times[..., [0, 4, 6, 10]].sum(axis=-1))
+            times[..., 3] += np.maximum(0.0, sent_s - times[..., [1, 2, 3, 5, 7, 11]].sum(axis=-1))
+
     def _row(self, clock: StepClock, i: int) -> tuple[FloatArray, ...]:
-        """Of one layer, which without experts is alike however these are divided: [B, R, 12] seconds, [B, R, 3] bytes,
+        """Of one layer, which without experts is alike however these are divided: [B, R, 12] seconds, [B, R, 4] bytes,
         [B] of its boundary, [2] parameters, [2] bytes that are frozen."""
         layer, shares = self.rows[i], clock.shares
         experts = layer.exchanged.values.size > 0 or bool((layer.parameters.marks & Mark.EXPERTS).any())
@@ -177,10 +185,10 @@ class LayerCosting:
         return self._divided_rows[key]
 
     def _saved_bytes(self, clock: StepClock, layer: LayerWork, block: bool) -> FloatArray:
-        """[B, R, 3] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed."""
+        """[B, R, 4] as of LayerCosts.memory; of blocks on the host two are on the device at once."""
         shares, runtime = clock.shares, self.runtime
         kinds = np.array(self.work.kinds if block else ("none",) * len(self.work.kinds))
-        memory = np.zeros((shares.samples.size, kinds.size, 3))
+        memory = np.zeros((shares.samples.size, kinds.size, 4))
         if not layer.backward:
             return memory
         bits = np.array([module_bits(kind) for kind in kinds.tolist()])
@@ -204,6 +212,9 @@ class LayerCosting:
         memory[..., 0] = saved + np.where(cores_again, 0.0, core) - discarded
         memory[..., 1], memory[..., 2] = for_weights, discarded + unpacked
         memory[:, kinds == "full", 0], memory[:, kinds == "full", 2] = boundary, saved + core + unpacked
+        away = kinds == "offload"
+        memory[:, away, 2], memory[:, away, 3] = 2 * (saved + core) + unpacked, saved + core
+        memory[:, away, 0] = 0.0
         if runtime.flash and runtime.selects == "products":
             selected = np.minimum(saved, boundary + clock.selected_bytes(layer.kernels)[:, None])
             memory[:, kinds == "selective", 0] = selected

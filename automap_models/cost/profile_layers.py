@@ -28,7 +28,7 @@ from automap_models.core.layers import Block, block_ends, repeated_blocks
 from automap_models.core.microbatch import clock_factor, on_device, required_size, rescaled
 from automap_models.core.model_work import Amounts, Kernels, LayerWork, ModelWork, SharedWork
 from automap_models.core.profile import Profile, SharedParameter
-from automap_models.core.strategy import RECOMPUTE, Precision, Strategy, TransformerShape
+from automap_models.core.strategy import ON_DEVICES, RECOMPUTE, Precision, Strategy, TransformerShape
 from automap_models.cost.layer_costs import KernelCosts, LayerCosting
 from automap_models.cost.process_groups import ProcessGroups
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
@@ -51,7 +51,7 @@ class ProfileWork(ModelWork):
     profile: Profile
     begins: tuple[int, ...]
 
-    recompute = tuple(kind for kind in RECOMPUTE if kind != "selective")
+    recompute = tuple(kind for kind in ON_DEVICES if kind != "selective")
     schedules = tuple(sorted(SENDING_ALONE))
 
     @classmethod
@@ -158,7 +158,7 @@ class ProfileCosting(LayerCosting):
         forward, both, weights, frozen, saved, entering, leaving = sums
         times = np.zeros((forward.size, len(RECOMPUTE), 12))
         times[..., 0], times[..., 1] = forward[:, None], (both - forward)[:, None]
-        memory = np.zeros((forward.size, len(RECOMPUTE), 3))
+        memory = np.zeros((forward.size, len(RECOMPUTE), 4))
         memory[..., 0] = saved[:, None]
         again, full = np.flatnonzero(self.recomputed), RECOMPUTE.index("full")
         times[again, full, 3] = forward[again]

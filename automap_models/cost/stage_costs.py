@@ -42,7 +42,7 @@ from automap_models.cost.layer_costs import LayerCosting, LayerCosts
 from automap_models.cost.layer_times import PREFETCHED
 from automap_models.cost.overlap import exposed_s
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
-from automap_models.cost.strategy import device_memory
+from automap_models.cost.strategy import device_memory, laid_out
 from automap_models.errors import BadInput
 
 SENDING_ALONE = frozenset({"gpipe", "1f1b", "interleaved"})
@@ -126,12 +126,12 @@ def host_of(device: Device, strategy: Strategy) -> HostMemory | None:
     Raises:
         BadInput: the device does not say it.
     """
-    if strategy.offload == "none":
-        return None
-    if device.host_memory is None:
-        do = "give `host_memory` in its file, or take offload none"
-        raise BadInput(f"{device.name} does not say the memory of its hosts", where="`offload`", do=do)
-    return device.host_memory
+    blocks = "offload" in strategy.recompute_kinds
+    if device.host_memory is None and (blocks or strategy.offload != "none"):
+        name, other = ("recompute", "full") if blocks else ("offload", "none")
+        do = f"give `host_memory` in its file, or take {name} {other}"
+        raise BadInput(f"{device.name} does not say the memory of its hosts", where=f"`{name}`", do=do)
+    return None if strategy.offload == "none" else device.host_memory
 
 
 class StageCosting:
@@ -199,7 +199,7 @@ class StageCosting:
             tied_s=self.tied_s + copies_s,
             optimizer_s=max(self.optimizer_s(*of_rank) for of_rank in of_ranks.tolist()),
             memory=self._memory(strategy, counts, of_ranks, frozen),
-            host=max(self.on_host(*of_rank) for of_rank in of_ranks.tolist()),
+            host=max(map(self.on_host, of_ranks.tolist(), self._away(strategy, counts))),
         )
 
     def _hold_copies(self, stages: IntArray, of_ranks: FloatArray, frozen: FloatArray) -> float:
@@ -350,13 +350,20 @@ class StageCosting:
         sent_s = (self.gradient_bytes + self.weight_bytes) / self.host.link
         return count * (moved * self.layers.cluster.devices_per_node / self.host.bandwidth + sent_s)
 
-    def on_host(self, others: float, of_experts: float) -> tuple[float, float]:
-        """Bytes of the host's memory for so many parameters of a device, states and gradients in fp32, and its share
-        of that memory."""
-        if self.host is None:
+    def _away(self, strategy: Strategy, counts: FloatArray) -> list[float]:
+        """[S] bytes that the host saves for a device of each rank, at the fullest time."""
+        saved: list[float] = np.tensordot(counts, self.of_layers.memory[..., 3], axes=2).tolist()
+        nothing = [0.0] * len(saved)
+        return list(laid_out(strategy).most_held(saved, nothing)) if any(saved) else nothing[: strategy.pp]
+
+    def on_host(self, parameters: Sequence[float], saved: float) -> tuple[float, float]:
+        """Bytes of the host's memory for so many parameters of a device, states and gradients in fp32, beside what it
+        saves, and its share of that memory."""
+        host = self.layers.device.host_memory
+        if host is None or not (saved or self.host):
             return NO_HOST
-        nbytes = self.updated(others, of_experts) * (self.state_bytes + 4.0)
-        return nbytes, self.host.memory / self.layers.cluster.devices_per_node
+        nbytes = self.updated(*parameters) * (self.state_bytes + 4.0) if self.host else 0.0
+        return nbytes + saved, host.memory / self.layers.cluster.devices_per_node
 
     def transfer_s(self, boundary: int, sent_bytes: float) -> float:
         """Each device of tp sends its share of the tokens; without sequence parallelism they gather the whole again.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from automap_models.core.framework import Divided, Limits
-from automap_models.core.strategy import MODULES, ONCE_A_NODE, Strategy, modules_of
+from automap_models.core.strategy import MODULES, ONCE_A_NODE, RECOMPUTE, Strategy, modules_of
 from automap_models.export.model_blocks import BlockPlan, block_target
 from automap_models.export.target import Written, parser_module, require_same
 
@@ -42,6 +42,7 @@ LIMITS = Limits(
     stacked=False,
     sequence=_multiple,
     dispatchers=("deepep", "hybridep", "alltoall", "allgather"),
+    recompute=RECOMPUTE,
     offloads=("none", "optimizer"),
     sequence_beside_experts=True,
 )
@@ -129,17 +130,7 @@ def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
         yield "--pipeline-model-parallel-layout", layout_text(plan.layers, mtp)
     if s.sequence_parallel and s.tp > 1:
         yield ("--sequence-parallel",)
-    recompute = plan.recompute(NAME)
-    if recompute == "selective" or modules_of(recompute):
-        yield "--recompute-granularity", "selective"
-    if names := modules_of(recompute):
-        yield "--recompute-modules", *names
-        if s.precision == "fp8" and not REMAKING.isdisjoint(names):
-            yield "--fp8-recipe", "tensorwise"
-    if recompute == "full":
-        yield "--recompute-granularity", "full"
-        yield "--recompute-method", "uniform"
-        yield "--recompute-num-layers", "1"
+    yield from _recomputation(plan)
     if s.zero or s.offload == "optimizer":
         yield ("--use-distributed-optimizer",)
     if s.offload == "optimizer":
@@ -149,6 +140,23 @@ def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
         yield ("--use-precision-aware-optimizer",)
     if precision := PRECISIONS[s.precision]:
         yield precision
+
+
+def _recomputation(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
+    """Of what is recomputed, or saved on hosts."""
+    recompute = plan.recompute(NAME)
+    if recompute == "selective" or modules_of(recompute):
+        yield "--recompute-granularity", "selective"
+    if names := modules_of(recompute):
+        yield "--recompute-modules", *names
+        if plan.strategy.precision == "fp8" and not REMAKING.isdisjoint(names):
+            yield "--fp8-recipe", "tensorwise"
+    if recompute == "full":
+        yield "--recompute-granularity", "full"
+        yield "--recompute-method", "uniform"
+        yield "--recompute-num-layers", "1"
+    if recompute == "offload":
+        yield "--cpu-offloading-num-layers", str(plan.offloaded)
 
 
 def _dispatcher(s: Strategy) -> Iterator[tuple[str, ...]]:
@@ -213,7 +221,8 @@ def check_arguments(plan: BlockPlan, parsed: Mapping[str, str]) -> None:
     degrees = (config.tensor_model_parallel_size, config.pipeline_model_parallel_size, config.context_parallel_size)
     require_same("degrees", degrees, (s.tp, s.pp, s.cp))
     recompute = plan.recompute(NAME)
-    kind = "selective" if modules_of(recompute) else recompute
+    kind = "selective" if modules_of(recompute) else "none" if recompute == "offload" else recompute
+    require_same("blocks on hosts", config.cpu_offloading_num_layers, plan.offloaded)
     require_same("recomputation", config.recompute_granularity or "none", kind)
     require_same("recomputed modules", parsed.get("--recompute-modules", ""), " ".join(modules_of(recompute)))
     require_same("sequence parallelism", config.sequence_parallel, s.sequence_parallel and s.tp > 1)
@@ -230,7 +239,7 @@ def check_arguments(plan: BlockPlan, parsed: Mapping[str, str]) -> None:
 def _transformer_config(parsed: Mapping[str, str]) -> Any:
     """Megatron's own, as its training script makes it of these arguments; of a model of the least width."""
     tensor = int(parsed["--tensor-model-parallel-size"])
-    recomputed = parsed.get("--recompute-num-layers")
+    recomputed, hosted = parsed.get("--recompute-num-layers"), int(parsed.get("--cpu-offloading-num-layers", 0))
     return parser_module("megatron.core.transformer.transformer_config", DISTRIBUTION).TransformerConfig(
         num_layers=int(parsed["--num-layers"]),
         hidden_size=8 * tensor,
@@ -246,6 +255,8 @@ def _transformer_config(parsed: Mapping[str, str]) -> Any:
         recompute_granularity=parsed.get("--recompute-granularity"),
         recompute_method=parsed.get("--recompute-method"),
         recompute_num_layers=int(recomputed) if recomputed else None,
+        cpu_offloading=hosted > 0,
+        cpu_offloading_num_layers=hosted,
     )
 
 

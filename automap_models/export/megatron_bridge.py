@@ -55,11 +55,13 @@ def overrides(plan: BlockPlan) -> dict[tuple[str, ...], Any]:
         "virtual_pipeline_model_parallel_size": s.vp if s.vp > 1 else None,
         "pipeline_model_parallel_layout": megatron.layout_text(plan.layers, mtp) if s.stages > 1 else None,
         "sequence_parallel": s.sequence_parallel and s.tp > 1,
-        "recompute_granularity": "selective" if modules else None if kind == "none" else kind,
+        "recompute_granularity": "selective" if modules else kind if kind in ("selective", "full") else None,
         "recompute_modules": modules or None,
         "recompute_method": "uniform" if full else None,
         "recompute_num_layers": 1 if full else None,
     }
+    if plan.offloaded:
+        model |= {"cpu_offloading": True, "cpu_offloading_num_layers": plan.offloaded}
     if s.dispatcher is not None and s.ep > 1:
         model |= {"moe_token_dispatcher_type": "flex" if once else s.dispatcher, "moe_flex_dispatcher_backend": once}
     optimizer: dict[str, Any] = {"use_distributed_optimizer": s.zero > 0 or hosts, "optimizer_cpu_offload": hosts}

@@ -61,15 +61,22 @@ class BlockPlan:
         s = self.strategy
         return tuple(zip(s.recompute_kinds, s.recompute_blocks or self.layers, strict=True))
 
+    @property
+    def offloaded(self) -> int:
+        """Of how many blocks, the first ones, hosts save activations."""
+        return sum(blocks for kind, blocks in self.recomputed if kind == "offload")
+
     def recompute(self, target: str) -> Recompute:
-        """What all stages recompute in all of their blocks.
+        """What all stages recompute in all of their blocks, or save on hosts of some.
 
         Raises:
             Inexpressible: they differ, for which the target has no words.
         """
         counts = zip(self.recomputed, self.layers, strict=True)
         kinds = {
-            kind if blocks == count else "none" if not blocks else "part" for (kind, blocks), count in counts if count
+            kind if kind == "offload" or blocks == count else "none" if not blocks else "part"
+            for (kind, blocks), count in counts
+            if count
         }
         if len(kinds) > 1 or kinds == {"part"}:
             what = f"{target} recomputes alike in all stages, and the strategy does not"

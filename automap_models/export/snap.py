@@ -380,15 +380,18 @@ def _zero(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
 
 
 def _recompute(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
+    if s.recompute == "offload" and not (limits.recompute_objection("offload") or limits.hosts_objection(s)):
+        return s
     partial = s.recompute_blocks is not None and s.recompute_blocks != s.layers
     if limits.recompute_alike and (len({*s.recompute_kinds}) > 1 or partial):
         s = replace(s, recompute=_strongest(s), recompute_blocks=None)
-    if all(limits.recompute_objection(kind) is None for kind in s.recompute_kinds):
+    allowed = [kind for kind in limits.recompute if kind != "offload"]
+    if all(kind != "offload" and limits.recompute_objection(kind) is None for kind in s.recompute_kinds):
         return s
 
     def more(kind: Recompute) -> Recompute:
         least = RECOMPUTE.index("full" if modules_of(kind) else kind)
-        return next(heavier for heavier in RECOMPUTE[least:] if heavier in limits.recompute)
+        return next(heavier for heavier in RECOMPUTE[least:] if heavier in allowed)
 
     moved = tuple(more(kind) for kind in s.recompute) if isinstance(s.recompute, tuple) else more(s.recompute)
     return replace(s, recompute=moved)

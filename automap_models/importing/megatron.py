@@ -10,7 +10,7 @@ that cannot matter, pairs that Megatron refuses at start-up, and what is priced 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,8 +26,10 @@ from automap_models.importing.megatron_rewrite import (
     CHUNKS,
     COUNTED_ENDS,
     ENDS,
+    HOSTED,
     LAYOUT,
     MODULES_GIVEN,
+    RECOMPUTE,
     SEARCHED,
     rewriting,
 )
@@ -185,6 +187,8 @@ def _recomputation(given: Arguments, fields: Mapping[str, Any]) -> dict[str, Any
     kind = given.value("--recompute-granularity") or ("selective" if "--recompute-activations" in given else "none")
     if kind == "selective" and MODULES_GIVEN in given:
         kind = "+".join(name for name in MODULES if name in _modules(given)) or "none"
+    if (blocks := given.count(HOSTED)) and kind == "none":
+        return {"recompute": "offload", "recompute_blocks": (blocks,) * fields.get("pp", 1) * fields.get("vp", 1)}
     blocks = given.count("--recompute-num-layers")
     if kind == "full" and given.value("--recompute-method") == "block" and blocks:
         layers = given.count(LAYERS) or 0
@@ -196,6 +200,12 @@ def _recomputation(given: Arguments, fields: Mapping[str, Any]) -> dict[str, Any
 
 def _modules(given: Arguments) -> list[str]:
     return [word.text for word in given.words.get(MODULES_GIVEN, ())[1:]]
+
+
+def _fused_twice(given: Arguments, placed: Callable[..., str]) -> Iterator[str]:
+    fused, kind = "--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl"
+    if given.keys is None and fused in given and given.value(kind) == "te":
+        yield f"{placed(kind, ' te')} does not go with {placed(fused)} since Megatron-Core 0.19"
 
 
 def _refusals(given: Arguments) -> Iterator[str]:
@@ -214,13 +224,13 @@ def _refusals(given: Arguments) -> Iterator[str]:
     for name, other in lists["gone"].items():
         if name in given:
             yield f"{placed(name)} is gone: `{given.name(other)}` took its place"
+    if given.count(HOSTED) and (other := next((name for name in RECOMPUTE if name != HOSTED and name in given), None)):
+        yield f"{placed(HOSTED)} does not go with {placed(other)}"
     if given.value("--recompute-granularity") == "full":
         for name in ("--recompute-method", "--recompute-num-layers"):
             if name not in given:
                 yield f"{placed('--recompute-granularity', ' full')} needs `{given.name(name)}`"
-    fused, kind = "--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl"
-    if given.keys is None and fused in given and given.value(kind) == "te":
-        yield f"{placed(kind, ' te')} does not go with {placed(fused)} since Megatron-Core 0.19"
+    yield from _fused_twice(given, placed)
     delayed = given.value("--fp8-format") and (given.value("--fp8-recipe") or "delayed") == "delayed"
     for name in sorted(REMAKING.intersection(_modules(given))) if delayed else ():
         yield f"{placed(MODULES_GIVEN)} {name} needs another `{given.name('--fp8-recipe')}` than delayed"

@@ -20,10 +20,10 @@ CHUNK, CHUNKS = "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages
 ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
 COUNTED_ENDS = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 STAGES = (LAYOUT, CHUNK, CHUNKS, *ENDS, *COUNTED_ENDS)
-MODULES_GIVEN = "--recompute-modules"
+MODULES_GIVEN, HOSTED = "--recompute-modules", "--cpu-offloading-num-layers"
 RECOMPUTE = (
     *("--recompute-granularity", MODULES_GIVEN, "--recompute-method", "--recompute-num-layers"),
-    "--recompute-activations",
+    *("--recompute-activations", HOSTED),
 )
 CHANGED: Mapping[str, tuple[str, ...]] = {
     **{argument: (name,) for name, argument in COUNTS.items()},

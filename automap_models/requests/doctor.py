@@ -230,7 +230,8 @@ def _better(
     problem: StrategyProblem, strategy: Strategy | None, current: Estimate | None, refused: bool, watch: Watch
 ) -> Estimate | None:
     """The best strategy found, where it is shorter by a gain that is worth a change, or the file's is of no use."""
-    problem = replace(problem, start=[] if strategy is None else [strategy])
+    hosted = strategy is not None and "offload" in strategy.recompute_kinds
+    problem = replace(problem, start=[] if strategy is None else [strategy], hosted=hosted)
     try:
         result = at_risk(StrategiesPlanner(SEARCH).solve(problem, watch=watch), SEARCH, watch)
     except BadInput:  # the program has no words for the model at all

@@ -29,7 +29,7 @@ STRATEGY = """
     --etp N              devices that share each expert: those of tp, or 1
     --micro-batch N      samples of a micro-batch on a rank of dp (default 1)
     --recompute KIND     what the backward pass computes again: none (default), attention cores (selective), full
-        blocks, or modules by Megatron's names: layernorm+moe_act
+        blocks, or modules by Megatron's names: layernorm+moe_act; or nothing, as hosts save what blocks need (offload)
     --zero               what ranks of dp divide: nothing (default), the optimizer's state, gradients too, weights too
         (FSDP)
     --sequence-parallel  the devices of tp share what is between operators, too
@@ -37,7 +37,7 @@ STRATEGY = """
     --dispatcher         how tokens go to experts (default: by all-to-all, or once a node, by DeepEP or HybridEP, where
         the devices and --for have that and it saves --min-gain; with --runtime as its file says)
     --offload            what lies in the memory of hosts: nothing, or the optimizer's state, which they update (default
-        nothing, unless nothing fits without or a fifth of the step is saved)
+        nothing, unless nothing fits without or a fifth of the step is saved; none keeps activations off hosts, too)
     --layers N,N,…       of each virtual stage, in the order of the model (with --price: equal, else as frameworks split
         them)
     --runtime NAME|FILE  the program that runs it, by whose numbers seconds and memory are: megatron, torchtitan,

@@ -376,10 +376,11 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     dispatcher = estimate.strategy.dispatcher
     if estimate.strategy.ep > 1 and dispatcher in ONCE_A_NODE:
         yield "experts", f"{ONCE_A_NODE[dispatcher]} has to be installed; --dispatcher alltoall plans without it"
-    if estimate.strategy.offload != "none":
+    if estimate.host[0]:
         fits = "hold" if estimate.host[0] <= estimate.host[1] else "are too little for"
-        of_host = " of ".join(map(size, estimate.host))
-        yield "hosts", f"{of_host} a device {fits} the optimizer's state; --offload none plans without"
+        s, of_host = estimate.strategy, " of ".join(map(size, estimate.host))
+        parts = ["the optimizer's state"] * (s.offload != "none") + ["activations"] * ("offload" in s.recompute_kinds)
+        yield "hosts", f"{of_host} a device {fits} {' and '.join(parts)}; --offload none plans without"
     if (error := clock_error(estimate)) is not None:
         yield "clock", error
     nbytes, limit, rank = estimate.fullest

@@ -339,12 +339,12 @@ def test_schedules_that_were_laid_out_are_forgotten_by_their_size() -> None:
         laid_out.append(passes)
         return passes
 
-    asked = remembered(lambda passes: passes, most=100, least=1)(laying_out)
-    assert [asked(passes) for passes in (1, 2, 50, 1, 2, 40)] == [1, 2, 50, 1, 2, 40]
+    passes_of = remembered(lambda passes: passes, most=100, least=1)(laying_out)
+    assert [passes_of(passes) for passes in (1, 2, 50, 1, 2, 40)] == [1, 2, 50, 1, 2, 40]
     assert laid_out == [1, 2, 50, 40]  # 97 of 100
     for passes in (3, 1, 2, 50):  # 3 is too many, and 50 what was asked for longest ago
-        asked(passes)
+        passes_of(passes)
     assert laid_out[4:] == [3, 50]
     for passes in (100, 100):  # alone too large
-        asked(passes)
+        passes_of(passes)
     assert laid_out[6:] == [100, 100]

@@ -71,7 +71,7 @@ def test_experts_that_do_not_divide_data_parallelism_are_whole_on_devices_of_all
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"recompute": "some"}, "`recompute`: 'some' is none of them; choose from none, selective, full"),
+        ({"recompute": "some"}, "`recompute`: 'some' is none of them; choose from none, selective, offload, full"),
         ({"zero": 4}, "`zero`: 4 is none of them; choose from 0, 1, 2, 3"),
         ({"precision": "int4"}, "`precision`: 'int4' is none of them; choose from fp32, fp16, bf16, fp8"),
         ({"dispatcher": "pigeons"}, "`dispatcher`: 'pigeons' is none of them; choose from None, alltoall"),

@@ -83,6 +83,67 @@ def test_a_device_without_a_host_is_refused() -> None:
         estimated(WORK, strategy, Cluster(1, 1, 1e11, 1e11, 1e12), DEVICE)
 
 
+def blocks_on_hosts(link: float = 1e12, memory: float = 1e9, **fields: object) -> Estimate:
+    """Of one device, or of a pipeline of two, whose hosts save for all blocks, or as the fields say."""
+    device = replace(DEVICE, host_memory=HostMemory(memory=memory, bandwidth=8e9, link=link))
+    strategy = Strategy(**{"micro_batch": 1, "global_batch": 8, "recompute": "offload", **fields})  # type: ignore[arg-type]
+    return estimated(WORK, strategy, Cluster(1, strategy.devices, 1e11, 1e11, 1e12), device)
+
+
+def test_hosts_save_what_devices_no_longer_do() -> None:
+    """All that blocks save, of as many blocks as are told to."""
+    saved, none = blocks_on_hosts().host[0], blocks_on_hosts(recompute="none")
+    assert none.memory[0].activations - blocks_on_hosts().memory[0].activations == pytest.approx(saved)
+    assert blocks_on_hosts(recompute_blocks=(3,)).host[0] == pytest.approx(3 / 4 * saved)
+    assert none.host[0] == 0.0
+
+
+def test_two_blocks_are_on_the_device_at_once() -> None:
+    """One that a pass runs, and one on its way."""
+    wide = blocks_on_hosts(micro_batch=8)
+    assert wide.memory[0].temporary == pytest.approx(2 * wide.host[0] / 4)
+
+
+def test_a_link_that_is_fast_enough_hides_behind_passes() -> None:
+    assert blocks_on_hosts(link=1e15).step_s == pytest.approx(blocks_on_hosts(recompute="none").step_s, rel=1e-12)
+
+
+def test_a_slow_link_lengthens_every_pass_both_ways() -> None:
+    """Half as fast it takes as long again, and the passes behind which it hides are no longer: 8 micro-batches there
+    and back."""
+    slow, slower = blocks_on_hosts(link=2e6), blocks_on_hosts(link=1e6)
+    assert slower.step_s - slow.step_s == pytest.approx(8 * 2 * slow.host[0] * (1 / 1e6 - 1 / 2e6))
+    assert slower.parts.recompute == pytest.approx(8 * (slow.host[0] / 1e6 - backward_of_blocks()), rel=1e-6)
+
+
+def backward_of_blocks() -> float:
+    """Seconds of the backward passes of all blocks, without what comes before and after them: of twice as many blocks,
+    less those of once as many."""
+    twice = model_work(replace(CONFIG, layers=8), "m", 64, "bfloat16")
+    strategy, cluster = Strategy(micro_batch=1, global_batch=8), Cluster(1, 1, 1e11, 1e11, 1e12)
+    both, once = (sum(estimated(work, strategy, cluster, DEVICE).passes_s[1]) for work in (twice, WORK))
+    return both - once
+
+
+def test_hosts_save_for_all_micro_batches_in_flight() -> None:
+    """Under 1F1B the first of two ranks has two of them; each has half of the blocks."""
+    assert blocks_on_hosts(pp=2).host[0] == pytest.approx(2 * blocks_on_hosts().host[0] / 2)
+    assert blocks_on_hosts(pp=2, schedule="gpipe").host[0] == pytest.approx(8 * blocks_on_hosts().host[0] / 2)
+
+
+def test_hosts_hold_both_what_blocks_save_and_the_state_of_the_optimizer() -> None:
+    both = blocks_on_hosts(offload="optimizer").host[0]
+    assert both == pytest.approx(blocks_on_hosts().host[0] + 16.0 * PARAMETERS)
+    assert blocks_on_hosts(memory=0.999 * both, offload="optimizer").verdict == "does not fit"
+    assert blocks_on_hosts(memory=1.001 * both, offload="optimizer").verdict == "fits"
+
+
+def test_blocks_on_hosts_of_a_device_without_them_are_refused() -> None:
+    strategy = Strategy(micro_batch=1, global_batch=8, recompute="offload")
+    with pytest.raises(BadInput, match=r"memory of its hosts.*take recompute full"):
+        estimated(WORK, strategy, Cluster(1, 1, 1e11, 1e11, 1e12), DEVICE)
+
+
 def test_ten_billion_parameters_train_on_one_v100() -> None:
     """DeepSpeed's tutorial of ZeRO-Offload trains 50 layers of 4096 in samples of 1024, ten at once, on 32 GB."""
     config = DecoderConfig(width=4096, heads=32, layers=50, vocabulary=50304, positions=1024, tied=True)

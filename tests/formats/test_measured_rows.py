@@ -330,7 +330,7 @@ def test_megatron_s_tests_on_two_trays_of_gb200(tmp_path: Path) -> None:
         ({"global_batch": None}, "`global_batch`: is not stated"),
         ({"micro_batch": None}, "`micro_batch`: is not stated"),
         ({"schedule": "DAPPLE"}, "'DAPPLE' is none of"),
-        ({"recompute": "block"}, "'block' is none of none, selective, full"),
+        ({"recompute": "block"}, "'block' is none of none, selective, offload, full"),
         ({"precision": "int8"}, "'int8' is none of fp32, fp16, bf16, fp8"),
         ({"micro_batch": 5}, "do not divide 1536"),
         ({"measured": {}}, "neither time nor memory is stated"),

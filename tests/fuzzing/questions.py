@@ -43,9 +43,9 @@ def questions() -> dict[str, Target]:
         names = [*TOOLS[name.decode()].arguments, "no_such"]
         return name + b"\n" + _changed(random_, body, names, LANES)
 
-    asked = [f"{path}\n{json.dumps(question)}".encode() for question in samples.QUESTIONS for path in PATHS[:3]]
+    questions = [f"{path}\n{json.dumps(question)}".encode() for question in samples.QUESTIONS for path in PATHS[:3]]
     called = [f"{name}\n{json.dumps(arguments)}".encode() for name, arguments in samples.CALLS]
-    return {"serve": Target(asked, ask, change_question), "mcp": Target(called, _called, change_call)}
+    return {"serve": Target(questions, ask, change_question), "mcp": Target(called, _called, change_call)}
 
 
 def _changed(random_: random.Random, body: bytes, names: Sequence[str], lanes: Lanes) -> bytes:

@@ -38,6 +38,8 @@ def drawn(rng: Rng) -> Strategy:
     if rng.random() < 0.3:
         shared |= {"recompute": "+".join(name for name in MODULES if rng.random() < 0.4) or "none"}
         shared["recompute_blocks"] = None
+    if strategy.stages == 1 and rng.random() < 0.3:
+        shared |= {"recompute": "offload", "recompute_blocks": (1,), "layers": (2,)}
     try:
         return replace(strategy, **shared)
     except BadInput:

@@ -23,12 +23,12 @@ import pytest
 
 BUDGET = {
     "automap_models": (965, 8),
-    "core": (8_200, 37),
-    "cost": (3_955, 20),
+    "core": (8_225, 37),
+    "cost": (3_973, 20),
     "envs": (1_509, 12),
-    "export": (2_356, 16),
+    "export": (2_379, 16),
     "formats": (5_349, 21),
-    "importing": (2_155, 15),
+    "importing": (2_165, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_336, 19),
-    "planners/strategies": (3_237, 15),
+    "planners/strategies": (3_286, 15),
     "plots": (1_249, 9),
-    "requests": (2_775, 16),
+    "requests": (2_776, 16),
     "rl": (960, 9),
     "serve": (1_115, 9),
     "run": (4_708, 24),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (3_100, 14),
     "workloads": (5_982, 35),
     "zoo": (1, 1),
-    "infer": (6_073, 37),
+    "infer": (6_074, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_109, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_666, "files": 434, "compiled": 75, "numbers": 261}
+TOTALS = {"lines": 77_793, "files": 434, "compiled": 75, "numbers": 262}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

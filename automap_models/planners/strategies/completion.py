@@ -19,16 +19,15 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.result import TIE
-from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
+from automap_models.core.strategy import Recompute, Strategy
 from automap_models.cost.strategy import laid_out
 from automap_models.planners import effort
 from automap_models.planners.strategies.chain_bounds import passes_laid_out
 from automap_models.planners.strategies.fitting import shortest_choices
-from automap_models.planners.strategies.problem import UNEQUAL, StrategyProblem, steps_of
+from automap_models.planners.strategies.problem import NONE, OFFLOAD, UNEQUAL, StrategyProblem, steps_of
 from automap_models.planners.strategies.subspace_costs import SubspaceCosts
 from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
 
-NONE = RECOMPUTE.index("none")
 Choice = tuple[int, int]
 """Of a virtual stage: kind of recomputation, and of how many blocks, its first ones."""
 
@@ -110,15 +109,14 @@ class Completions:
         self.order = np.array(ranks.work.order)
         self.blocks = self.order[1:-1]
         self.seconds: FloatArray = ranks.passes.sum(axis=-1)  # [S, k, R]
-        temporary = costs.of_groups[0].of_layers.memory[..., 2]
-        self.bytes_of = np.stack([ranks.saved, ranks.for_weights, temporary])
+        temporary, away = np.moveaxis(costs.of_groups[0].of_layers.memory[..., 2:], -1, 0)
+        self.bytes_of = np.stack([ranks.saved, ranks.for_weights, away, temporary])
         self._choices: dict[tuple[int, ...], tuple[list[Choice], IntArray]] = {}
         self._completions: dict[tuple[int, ...], Completion | None] = {}
         self._of_ranks: dict[tuple[Hashable, ...], list[Choice] | None] = {}
-        self.sets = [recompute]
-        if problem.recompute_alike:  # the shortest first
-            seconds = self.seconds.min(axis=0)[self.blocks].sum(axis=0)
-            self.sets = [[kind] for kind in sorted(recompute, key=seconds.__getitem__)]
+        seconds = self.seconds.min(axis=0)[self.blocks].sum(axis=0)
+        sets = problem.recompute_sets(recompute, self.strategy.pp)
+        self.sets = sorted(sets, key=lambda kinds: float(seconds[kinds[-1]]))  # the shortest first
         self.moments = laid_out(self.strategy).fullest
 
     @property
@@ -248,7 +246,8 @@ class Completions:
         if blocks is not None:
             return [(kind, blocks[stage]) for kind in recompute]
         if self.problem.recompute_alike:
-            return [(kind, count if kind != NONE else 0) for kind in recompute]
+            parts = {NONE: [0]} if self.problem.within is None else {NONE: [0], OFFLOAD: range(1, count)}
+            return [(kind, n) for kind in recompute for n in parts.get(kind, [count])]
         return [(NONE, 0), *((kind, n) for kind in recompute if kind != NONE for n in range(1, count + 1))]
 
     def every(self, layers: tuple[int, ...], limit: int) -> Iterator[tuple[Choice, ...]] | None:
@@ -286,12 +285,15 @@ class Completions:
         effort.count(effort.FITTING)
         combinations = float(np.prod(counts, dtype=np.float64))
         effort.count(effort.TRIALS, min(combinations, float(counts.sum()) ** 2) * len(moments))
-        padded = np.zeros((len(stages), 4, counts.max()))
+        padded = np.zeros((len(stages), 5, counts.max()))
         for row, (choices, table) in zip(padded, tables, strict=True):
             row[:, : len(choices)] = table
         logits = self.costs.of_groups[0].logits_bytes if self.strategy.stages - 1 in stages else 0.0
         room = float(self.costs.room[rank]) + logits - self._gathered_bytes(rank, of_stages)
         room -= sum(float(self.costs.ranks.state[layers].sum()) for layers in of_stages)
+        hosts = self._host_room(of_stages) / len(stages)
+        padded[:, 4][padded[:, 3] * moments[:, 0].max(axis=0)[:, None] > hosts] = np.inf
+        padded = np.delete(padded, 3, axis=1)
         fitting = shortest_choices(counts, padded, moments.astype(np.float64), room, logits).tolist()
         if fitting[0] < 0:
             return None
@@ -300,7 +302,7 @@ class Completions:
     def _table(
         self, rank: int, stage: int, layers: IntArray, recompute: Sequence[int]
     ) -> tuple[list[Choice], FloatArray]:
-        """The choices of a virtual stage, and [4, choices] seconds, bytes saved, kept and temporary of each."""
+        """The choices of a virtual stage, and [5, choices] seconds, bytes saved, kept, on hosts and temporary."""
         begin, stop = int(stage == 0), layers.size - (stage == self.strategy.stages - 1)
         key = (stage if {"recompute", "recompute_blocks"} & set(self.fixed) else -1, stop - begin, *recompute)
         if key not in self._choices:
@@ -308,17 +310,24 @@ class Completions:
             self._choices[key] = choices, np.array(choices).T
         choices, (kinds, blocks) = self._choices[key]
         amounts = np.concatenate([self.seconds[None, rank], self.bytes_of])[:, layers]
-        without = amounts[:3, :, NONE].sum(axis=1)
+        without = amounts[:4, :, NONE].sum(axis=1)
         before, amounts = amounts[:, 0], amounts[:, begin:stop]
-        extra = np.zeros((4, stop - begin + 1, amounts.shape[2]))
-        np.cumsum(amounts[:3] - amounts[:3, :, NONE, None], axis=1, out=extra[:3, 1:])
-        np.maximum.accumulate(amounts[3], axis=0, out=extra[3, 1:])
+        extra = np.zeros((5, stop - begin + 1, amounts.shape[2]))
+        np.cumsum(amounts[:4] - amounts[:4, :, NONE, None], axis=1, out=extra[:4, 1:])
+        np.maximum.accumulate(amounts[4], axis=0, out=extra[4, 1:])
         if begin:  # a tower recomputes with the first block
-            extra[:3, 1:] += (before[:3] - before[:3, NONE, None])[:, None]
-            extra[3, 1:] = np.maximum(extra[3, 1:], before[3])
+            extra[:4, 1:] += (before[:4] - before[:4, NONE, None])[:, None]
+            extra[4, 1:] = np.maximum(extra[4, 1:], before[4])
         table = extra[:, blocks, kinds]
-        table[:3] += without[:, None]
+        table[:4] += without[:, None]
         return choices, table
+
+    def _host_room(self, of_stages: list[IntArray]) -> float:
+        """Bytes of its host that a device has for blocks, beside what lies there of the parameters of these layers."""
+        costing = self.costs.of_groups[0]
+        parameters = costing.of_layers.parameters[np.concatenate(of_stages)].sum(axis=0)
+        used, share = costing.on_host(parameters.tolist(), 1.0)
+        return share - used
 
     def _gathered_bytes(self, rank: int, of_stages: list[IntArray]) -> float:
         """What ZeRO-3 holds gathered on a rank whose virtual stages have these layers, beyond the least that it may."""

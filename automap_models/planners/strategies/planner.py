@@ -126,7 +126,8 @@ def require_searchable(problem: StrategyProblem) -> None:
             with the fields that are fixed: says which two contradict one another.
     """
     usual = {name: getattr(problem, name) for name in ("precision", "dispatcher", "offload")}
-    strategy = Strategy(micro_batch=1, global_batch=1, **usual)
+    recompute = "offload" if "offload" in problem.fixed.get("recompute", "") else "none"
+    strategy = Strategy(micro_batch=1, global_batch=1, recompute=recompute, **usual)
     for kind in problem.devices:
         require_device(kind, strategy)
     if problem.within is not None:
@@ -180,7 +181,7 @@ def is_trained(problem: StrategyProblem, strategy: Strategy, within: Limits) -> 
     """Whether a framework trains a strategy of the problem's model."""
     with contextlib.suppress(BadInput):
         require_framework(problem, within)
-        alike = not within.recompute_alike or PARTIAL not in steps_of(strategy)
+        alike = not within.recompute_alike or strategy.recompute == "offload" or PARTIAL not in steps_of(strategy)
         return alike and within.objection(strategy, problem.work.facts) is None
     return False
 

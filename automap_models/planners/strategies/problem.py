@@ -24,6 +24,7 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.strategy import (
     ONCE_A_NODE,
+    RECOMPUTE,
     Dispatcher,
     Offload,
     Precision,
@@ -50,6 +51,7 @@ STEPS = frozenset({*PARALLEL.values(), SPLIT, UNEQUAL, PARTIAL, INSTALLED})
 SEARCHED = frozenset({"layernorm", "mla_up_proj", "moe_act", "moe"})
 """Modules of which a search tries all sets. The others are recomputed where that is given: a flash kernel spares
 nothing, of seven searches none of a dense model recomputed perceptrons, and shared experts keep too little."""
+NONE, OFFLOAD = RECOMPUTE.index("none"), RECOMPUTE.index("offload")
 SPLITTING = frozenset({"zb-h1", "zb-h2", "zb-v", "dualpipev"})
 """Schedules whose ranks have gradients of inputs and of weights in passes of their own."""
 
@@ -150,6 +152,7 @@ class StrategyProblem:
             others of this one.
         runtime: how the framework runs strategies.
         kinds: devices by the names that the groups of a mixed cluster have for them.
+        hosted: whether blocks may save in the memory of hosts where nobody says what they recompute.
         shared: costs of a search of the same model on the same devices, which another one goes on with.
 
     Raises:
@@ -169,6 +172,7 @@ class StrategyProblem:
     start: Sequence[Strategy] = ()
     runtime: Runtime = DEFAULT_RUNTIME
     kinds: Mapping[str, Device] = field(default_factory=dict)
+    hosted: bool = False
     shared: SharedCosts | None = None
 
     def __post_init__(self) -> None:
@@ -232,8 +236,8 @@ class StrategyProblem:
         return SharedCosts(StrategyPricing(self.work, self.cluster, self.device, self.runtime, self.kinds), {})
 
     @property
-    def recompute_sets(self) -> list[list[int]]:
-        """Kinds of recomputation, as numbers, that blocks of a strategy may have; of several sets it has one."""
+    def recompute(self) -> list[int]:
+        """Kinds of recomputation, as numbers, that blocks of a strategy may have."""
         given, within, work = self.fixed.get("recompute"), self.within, self.work
         kinds: Sequence[Recompute]
         if isinstance(given, tuple):
@@ -242,10 +246,22 @@ class StrategyProblem:
             kinds = (given,)
         else:
             by_name = SEARCHED if within is not None and within.modules else frozenset[str]()
-            kinds = (*work.recompute, *(kind for kind in work.kinds if by_name.issuperset(modules_of(kind) or "-")))
+            named = (kind for kind in work.kinds if by_name.issuperset(modules_of(kind) or "-"))
+            kinds = (*work.recompute, *(RECOMPUTE if self.hosted else ()), *named)
         allowed = [kind for kind in kinds if within is None or within.recompute_objection(kind) is None]
-        numbers = sorted(set(map(work.kind, allowed)))
-        return [[number] for number in numbers] if self.recompute_alike else [numbers]
+        return sorted(set(map(work.kind, allowed)))
+
+    def recompute_sets(self, kinds: Sequence[int], pp: int) -> list[list[int]]:
+        """Of some kinds those that blocks of one strategy of so many ranks may have; of several sets it has one.
+
+        A framework whose blocks recompute alike saves some of them on hosts, and not all, on one rank.
+        """
+        if not self.recompute_alike:
+            return [list(kinds)]
+        if self.within is None:
+            return [[kind] for kind in kinds]
+        offloads = OFFLOAD in kinds and pp == 1 and PARTIAL not in self.without
+        return [*([kind] for kind in kinds if kind != OFFLOAD), *([[NONE, OFFLOAD]] if offloads else [])]
 
     @property
     def recompute_alike(self) -> bool:

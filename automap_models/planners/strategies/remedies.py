@@ -25,6 +25,8 @@ Change = tuple[str, StrategyProblem]
 WORTH = 0.2
 """Share of a step that hosts have to save where something fits without them: how fast they update weights is known
 within a factor of two."""
+WORTH_OF_BLOCKS = 0.05
+"""The same of blocks: how fast links are is known."""
 QUICK = StrategiesConfig(gap=0.3, guesses=10, refined=1, rounds=0, trials=6, budget_s=1.0)
 """Of searches that are to find out whether anything fits."""
 USEFUL = 0.1
@@ -85,7 +87,29 @@ def with_hosts(
     deadline: Deadline = NEVER,
 ) -> Result[StrategyProblem, Strategy]:
     """A search's result; or that of the same search with the optimiser on hosts: where nothing fits without, or where
-    the best that fits recomputes everything and hosts save WORTH of its step. What is proven is of both."""
+    the best that fits recomputes everything and hosts save WORTH of its step. What is proven is of both. And where it
+    recomputes anything then, that with blocks whose hosts save what they need, where those save WORTH_OF_BLOCKS."""
+    result = _with_optimizer(result, config, watch, deadline)
+    problem, plan = result.problem, result.plan
+    if plan is None or plan.recompute == "none" or problem.fixed.get("offload") == "none":
+        return result
+    if {"recompute", "recompute_blocks"} & set(problem.fixed) or not all(kind.host_memory for kind in problem.devices):
+        return result
+    if problem.within is not None and problem.within.recompute_objection("offload") is not None:
+        return result
+    watch(Progress("trying activations on hosts"))
+    hosted = replace(problem, hosted=True, start=(plan, plan), shared=problem.costs)
+    for gap in (WORTH_OF_BLOCKS, config.gap):  # the short search says whether the other is worth it
+        search = StrategiesPlanner(replace(config, gap=max(gap, config.gap)))
+        other = search.solve(hosted, deadline=deadline, watch=watch)
+        if other.plan is None or other.cost.step_s > (1.0 - WORTH_OF_BLOCKS) * result.cost.step_s:
+            return result
+    return other
+
+
+def _with_optimizer(
+    result: Result[StrategyProblem, Strategy], config: StrategiesConfig, watch: Watch, deadline: Deadline
+) -> Result[StrategyProblem, Strategy]:
     offloaded, most_s = on_hosts(result.problem), float("inf")
     if result.plan is not None:
         most_s = (1.0 - WORTH) * result.cost.step_s
@@ -221,7 +245,7 @@ def emptiest(problem: StrategyProblem, trials: int = 64) -> Estimate | None:
     """The first that fits of some strategies that hold little, of stages as equal as may be, or the emptiest of them;
     None where the problem has none of them."""
     grid, pricing, layers = Grid(problem), problem.costs.pricing, problem.work.shape.layers
-    most = max(kind for kinds in problem.recompute_sets for kind in kinds if kind < len(RECOMPUTE))
+    most = max(kind for kind in problem.recompute if kind < len(RECOMPUTE))
     fields: dict[str, Any] = {"recompute": RECOMPUTE[most], **problem.fixed}
     degree_sets = (entry for entry in grid.degree_sets() if grid.schedules(entry))
     least: Estimate | None = None

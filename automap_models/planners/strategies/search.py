@@ -111,7 +111,7 @@ class Search:
         self.problem = problem = replace(self.problem, shared=shared)
         self.pricing = shared.pricing
         self.grid = Grid(problem)
-        self.recompute = sorted({kind for kinds in problem.recompute_sets for kind in kinds})
+        self.recompute = problem.recompute
         self.queue: list[tuple[float, int, Explore]] = []
         self.numbers = count()
         self.reported_s = 0.0
@@ -245,8 +245,7 @@ class Search:
 
     def recompute_sets(self, costs: RankCosts) -> list[list[int]]:
         """Those of the problem whose kinds no other one is better than in everything."""
-        kinds = costs.undominated(self.recompute)
-        return [[kind] for kind in kinds] if self.problem.recompute_alike else [kinds]
+        return self.problem.recompute_sets(costs.undominated(self.recompute), costs.strategy.pp)
 
     def waiting(self, degrees: Degrees) -> float:
         """The bubble of 1F1B, as a share of a rank's work."""

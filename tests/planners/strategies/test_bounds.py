@@ -37,7 +37,7 @@ def test_no_strategy_that_fits_is_shorter_than_the_closed_bounds_of_its_family()
         problem = random_problem(seed)
         everything, draw = list(strategies(problem)), np.random.default_rng(seed)
         pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
-        (recompute,) = problem.recompute_sets
+        recompute = problem.recompute
         for index in draw.permutation(len(everything))[:12].tolist():
             strategy = everything[index]
             estimate = pricing.estimate(strategy)
@@ -87,7 +87,7 @@ def test_zero_2_takes_as_long_as_zero_1_and_holds_no_more() -> None:
 def _bounds(problem: StrategyProblem, strategy: Strategy, high_s: float) -> dict[str, float]:
     """All bounds of a strategy's set of degrees, ranks and subspace by name."""
     pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
-    (recompute,) = problem.recompute_sets
+    recompute = problem.recompute
     reserve = problem.reserve(strategy.pp)
     ranks = RankCosts(pricing, strategy)
     family = SubspaceCosts(ranks, strategy, reserve)

@@ -12,6 +12,7 @@ from drawn_plans import strategy_source
 from strategy_problems import DEVICE, random_problem, small_work, strategies
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import HostMemory
 from automap_models.core.estimate import Estimate
 from automap_models.errors import BadInput
 from automap_models.export.model_blocks import Inexpressible
@@ -22,6 +23,7 @@ from automap_models.simulate.strategy import StrategyPricing
 
 TO_THE_END = StrategiesConfig(gap=0.0, exhaustive=5000, budget_s=60.0)
 FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "galvatron")
+HOSTED = replace(DEVICE, host_memory=HostMemory(1e12, 1e12, 1e12))
 
 
 def written(problem: StrategyProblem, target: str) -> Iterator[Estimate]:
@@ -80,6 +82,8 @@ def test_the_best_strategies_that_frameworks_can_express_are_found(target: str) 
         ("megatron", {"zero": 3}, "`zero`: megatron has no ZeRO-3; take zero 0 or 1, or leave `target` out"),
         ("torchtitan", {"zero": 1}, "torchtitan has no ZeRO-1"),
         ("deepspeed", {"cp": 2}, "deepspeed has no context parallelism"),
+        ("torchtitan", {"recompute": "offload"}, "torchtitan has no activations on hosts; take recompute none or"),
+        ("megatron", {"recompute": "offload"}, "megatron has activations on hosts of all blocks but one at most"),
         ("deepspeed", {"recompute": "selective"}, "deepspeed has no selective recomputation; take recompute none or"),
         ("galvatron", {"pp": 3}, "1, 2, 4, 8, … stages, not 3"),
         ("megatron", {"recompute": ("full", "none"), "pp": 2}, "megatron recomputes alike in all stages"),
@@ -89,7 +93,7 @@ def test_the_best_strategies_that_frameworks_can_express_are_found(target: str) 
 )
 def test_what_a_framework_and_a_field_contradict_is_said(target: str, fixed: dict[str, object], sentence: str) -> None:
     cluster = Cluster(1, 4, 1e9, 1e9, 1e12)
-    problem = StrategyProblem(work=small_work(4, 64, 2, 32), cluster=cluster, device=DEVICE, global_batch=16)
+    problem = StrategyProblem(work=small_work(4, 64, 2, 32), cluster=cluster, device=HOSTED, global_batch=16)
     limits = target_by_name(target).limits
     with pytest.raises(BadInput, match=sentence):
         StrategiesPlanner().solve(replace(problem, fixed=fixed, within=limits))

@@ -1,4 +1,4 @@
-"""When the optimizer goes to hosts: where nothing fits without, or where that saves a fifth of a step."""
+"""When the optimizer goes to hosts: where nothing fits without, or a fifth of a step is saved; and activations."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from gpt_work import gpt_work
 from strategy_problems import DEVICE, best_of_all, random_problem
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import HostMemory
+from automap_models.errors import BadInput
 from automap_models.planners.strategies import remedies
 from automap_models.planners.strategies.bounds import holds_state
 from automap_models.planners.strategies.planner import StrategiesPlanner
@@ -69,6 +71,31 @@ def test_it_goes_there_where_hosts_save_a_fifth(host_bandwidth: float, offload: 
 def test_it_stays_where_somebody_says_so_or_nothing_is_recomputed(fixed: dict[str, Any]) -> None:
     result = StrategiesPlanner(TO_THE_END).solve(problem(1e12, 1e12, tp=2, **fixed))
     assert with_hosts(result, TO_THE_END) is result
+
+
+@pytest.mark.parametrize(
+    ("link", "fixed", "kind"), [(1e12, {}, "offload"), (1e8, {}, "full"), (1e12, {"offload": "none"}, "full")]
+)
+def test_blocks_go_there_where_that_saves_a_twentieth(link: float, fixed: dict[str, Any], kind: str) -> None:
+    """All of eight blocks are recomputed where two have room, unless hosts save what they need over a fast link."""
+    work = gpt_work(8, 256, 2, sequence=512, vocabulary=512)
+    device = replace(DEVICE, host_memory=HostMemory(1e12, 1e6, link))
+    cluster, fixed = Cluster(1, 1, 1e8, 1e8, 1e12), {"micro_batch": 8, **fixed}
+    roomy = StrategyProblem(work=work, cluster=cluster, device=device, global_batch=8, fixed=fixed)
+    full = StrategiesPlanner(TO_THE_END).solve(replace(roomy, fixed={**fixed, "recompute": "full"}))
+    none = StrategiesPlanner(TO_THE_END).solve(replace(roomy, fixed={**fixed, "recompute": "none"}))
+    memory = 0.75 * full.cost.peak_memory + 0.25 * none.cost.peak_memory
+    result = StrategiesPlanner(TO_THE_END).solve(replace(roomy, cluster=replace(cluster, memory=memory)))
+    answer = with_hosts(result, TO_THE_END)
+    assert result.plan is not None and answer.plan is not None and answer.bound is not None
+    assert (result.plan.recompute, answer.plan.recompute) == ("full", kind)
+    assert (answer.cost.step_s <= 0.95 * result.cost.step_s) is (kind == "offload")
+    assert answer.bound.value <= answer.cost.step_s * (1 + 1e-9)
+
+
+def test_blocks_on_hosts_are_refused_where_no_device_says_its_memory() -> None:
+    with pytest.raises(BadInput, match="memory of its hosts"):
+        StrategiesPlanner(TO_THE_END).solve(replace(problem(1e12, 1e12, recompute="offload"), device=DEVICE))
 
 
 def test_a_search_ends_at_once_where_all_devices_cannot_hold_the_state() -> None:
