@@ -134,7 +134,8 @@ def at_a_glance(cells: Iterable[Row], left_out: Iterable[Row]) -> Iterator[Row]:
             medians[device, runtime][kind].append(share(median))
             rows[device, runtime] += int(count)
     for _, device, runtime, _, _, median, *_ in left_out:
-        medians[device, runtime]["left out"].append(share(median))
+        if (device, runtime) in rows:  # else its rows have another runtime today
+            medians[device, runtime]["left out"].append(share(median))
     for key, of_kind in sorted(medians.items()):
         sources = len(of_kind["in the fit"]) + len(of_kind["never seen"])
         kinds = [of_kind[kind] for kind in ("in the fit", "left out", "never seen")]

@@ -49,8 +49,9 @@ LIMITS = Limits(
 """ZeRO-2 and ZeRO-3 would be Megatron-FSDP, which stages of a layout do not have. Megatron-Core 0.19 refuses
 interleaved micro-batches whose last round is smaller than the pipeline (core/pipeline_parallel/schedules.py)."""
 BESIDE = (
-    "add norms, activation, positions, windows, sinks and head size of attention, routing, tokenizer, data, --lr and "
-    "--train-iters; --mock-data --tokenizer-type NullTokenizer --vocab-size N does without data"
+    "add the kind of attention (latent, compressed, windows, sinks, head size), norms, activation, positions, "
+    "residual streams, routing, tokenizer, data, --lr and --train-iters; "
+    "--mock-data --tokenizer-type NullTokenizer --vocab-size N does without data"
 )
 MIXTURE = (
     "of experts, too: --moe-router-topk, shared ones, and which layers have none, with their --ffn-hidden-size; "

@@ -26,7 +26,7 @@ BUDGET = {
     "core": (8_225, 37),
     "cost": (3_973, 20),
     "envs": (1_509, 12),
-    "export": (2_379, 16),
+    "export": (2_380, 16),
     "formats": (5_349, 21),
     "importing": (2_165, 15),
     "hlo": (6_921, 36),
@@ -50,10 +50,10 @@ BUDGET = {
     "infer": (6_074, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_109, 33),
+    "benchmarks": (6_110, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_793, "files": 434, "compiled": 75, "numbers": 262}
+TOTALS = {"lines": 77_794, "files": 434, "compiled": 75, "numbers": 262}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
