@@ -2,10 +2,10 @@
 
     python benchmarks/house.py [COMMIT …]
 
-Counted are the library and its apps, without tests and benchmarks: files, lines, functions, classes. A profiler counts
-the modules of ours, and the calls of their functions, that two commands execute, warm: `automap-infer
-examples/vgg19_v100.npz --topo C` and `automap-plan llama3-8b --topo dgx-h100-4 --sequence 8192 --global-batch 128`.
-Without a commit the working tree is counted.
+Counted are the library and its apps, without tests and benchmarks: files, lines, functions, classes, comments (lines
+that begin with #) a hundred lines. A profiler counts the modules of ours, and the calls of their functions, that two
+commands execute, warm: `automap-infer examples/vgg19_v100.npz --topo C` and `automap-plan llama3-8b --topo dgx-h100-4
+--sequence 8192 --global-batch 128`. Without a commit the working tree is counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from common import ROOT, print_rows
 
 PACKAGES = ("automap_models", "infer", "train", "datagen")
-ROWS = ("files", "lines", "functions", "classes")
+ROWS = ("files", "lines", "functions", "classes", "comments a hundred lines")
 WALKS = {
     "infer": ("infer", "examples/vgg19_v100.npz", "--topo", "C"),
     "plan": ("plan", "llama3-8b", "--topo", "dgx-h100-4", "--sequence", "8192", "--global-batch", "128"),
@@ -48,14 +48,16 @@ print(len(calls), sum(calls.values()), file=sys.stderr)
 """
 
 
-def sizes(folder: Path) -> list[int]:
+def sizes(folder: Path) -> list[float]:
     """ROWS of a tree."""
     files = [file for package in PACKAGES for file in (folder / package).rglob("*.py")]
     texts = [file.read_text(encoding="utf-8") for file in files]
     nodes = [node for text in texts for node in ast.walk(ast.parse(text))]
-    kinds = (ast.FunctionDef | ast.AsyncFunctionDef, ast.ClassDef)
-    counts = [sum(isinstance(node, kind) for node in nodes) for kind in kinds]
-    return [len(files), sum(text.count("\n") for text in texts), *counts]
+    functions = sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes)
+    classes = sum(isinstance(node, ast.ClassDef) for node in nodes)
+    lines = sum(text.count("\n") for text in texts)
+    comments = sum(len(re.findall(r"^\s*#", text, re.MULTILINE)) for text in texts)
+    return [len(files), lines, functions, classes, round(100.0 * comments / lines, 2)]
 
 
 def walked(folder: Path, words: tuple[str, ...]) -> str:

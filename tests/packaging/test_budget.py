@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (6_074, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_110, 33),
+    "benchmarks": (6_112, 33),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 77_794, "files": 434, "compiled": 75, "numbers": 262}
