@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from automap_models.core import training_run
 from automap_models.core.mesh import PlanKind
 from automap_models.core.strategy import TransformerShape
 from automap_models.formats.hardware_yaml import ClusterDocument
@@ -180,15 +181,7 @@ Explored = TypedDict(  # noqa: UP013
 """`automap plan`: every kind of plan, the best one first, and kinds of which there is none."""
 
 
-class TrainingRun(TypedDict):
-    tokens: float
-    days: float
-    device_hours: float
-    cost: float | None
-    goodput: float
-    checkpoint_every_s: float | None
-    in_time: bool | None
-    in_budget: bool | None
+TrainingRun = TypedDict("TrainingRun", training_run.TrainingRun.__annotations__)
 
 
 class Priced(TypedDict):

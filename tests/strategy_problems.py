@@ -20,7 +20,8 @@ from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import Strategy
 from automap_models.cost.runtime import Runtime
 from automap_models.errors import BadInput
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.planner import StrategiesPlanner
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.simulate.calibration import USUAL
 from automap_models.simulate.strategy import StrategyPricing
 
@@ -183,3 +184,20 @@ def best_of_all(problem: StrategyProblem) -> float | None:
     pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
     estimates = map(pricing.estimate, strategies(problem))
     return min((estimate.step_s for estimate in estimates if problem.fits(estimate)), default=None)
+
+
+TO_THE_END = StrategiesConfig(gap=0.0, exhaustive=50_000, budget_s=60.0)
+EARLY = StrategiesConfig(gap=0.2, exhaustive=0, nodes=0)
+"""A search that leaves most to its bounds."""
+
+
+def assert_least(problem: StrategyProblem, least_s: float, about: str) -> None:
+    """Fail where a search to the end finds or proves another step than the least of all strategies, or where the bound
+    of a short search is above it."""
+    result, early = (StrategiesPlanner(config).solve(problem) for config in (TO_THE_END, EARLY))
+    assert result.plan is not None, about
+    assert problem.fits(result.cost), about
+    assert abs(result.cost.step_s / least_s - 1.0) <= 1e-6, about
+    assert result.bound is not None, about
+    assert least_s * (1 - 1e-5) <= result.bound.value <= least_s * (1 + 1e-9), about
+    assert early.bound is None or early.bound.value <= least_s * (1 + 1e-9), about

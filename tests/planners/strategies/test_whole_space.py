@@ -6,14 +6,11 @@ from collections import Counter
 
 import pytest
 from draw_counts import parts
+from strategy_problems import EARLY, TO_THE_END, assert_least
 from whole_space import VALUES, estimates, whole_space_problem
 
 from automap_models.planners.strategies.planner import StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategiesConfig
 
-TO_THE_END = StrategiesConfig(gap=0.0, exhaustive=50_000, budget_s=60.0)
-EARLY = StrategiesConfig(gap=0.2, exhaustive=0, nodes=0)
-"""A search that leaves most to its bounds."""
 FAST, ALL, PARTS = 16, 1000, 20
 
 
@@ -21,18 +18,12 @@ def _agrees(seed: int) -> Counter[str]:
     """What a problem was of; fails where the search's plan or bound is not that of all strategies."""
     problem = whole_space_problem(seed)
     priced = sorted(((estimate.step_s, i, of) for i, (of, estimate) in enumerate(estimates(problem))))
-    result = StrategiesPlanner(TO_THE_END).solve(problem)
-    early = StrategiesPlanner(EARLY).solve(problem)
     if not priced:
+        result, early = (StrategiesPlanner(config).solve(problem) for config in (TO_THE_END, EARLY))
         assert result.status == "infeasible" and early.status in ("infeasible", "stopped"), f"problem {seed}"
         return Counter(["nothing fits"])
     best, (least_s, *_) = priced[0][2], priced[0]
-    assert result.plan is not None, f"problem {seed}"
-    assert result.problem.fits(result.cost), f"problem {seed}"
-    assert result.cost.step_s == pytest.approx(least_s, rel=1e-6), f"problem {seed}: {best}"
-    assert result.bound is not None, f"problem {seed}"
-    assert least_s * (1 - 1e-5) <= result.bound.value <= least_s * (1 + 1e-9), f"problem {seed}: {best}"
-    assert early.bound is None or early.bound.value <= least_s * (1 + 1e-9), f"problem {seed}: {best}"
+    assert_least(problem, least_s, f"problem {seed}: {best}")
     kinds = {kind for kind, _ in best.stage_recompute(problem.work.shape)}
     traits = {
         "mixed cluster": len(problem.cluster.groups) > 1,
