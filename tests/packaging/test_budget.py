@@ -41,7 +41,7 @@ BUDGET = {
     "plots": (1_249, 9),
     "requests": (2_776, 16),
     "rl": (960, 9),
-    "serve": (1_115, 9),
+    "serve": (1_134, 9),
     "run": (4_708, 24),
     "simulate": (1_738, 10),
     "torch_export": (3_100, 14),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_112, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_829, "files": 434, "compiled": 75, "numbers": 263}
+TOTALS = {"lines": 77_848, "files": 434, "compiled": 75, "numbers": 263}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
