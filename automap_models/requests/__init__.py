@@ -326,7 +326,10 @@ def narrowed(options: Mapping[str, Any]) -> dict[str, Any]:
         target.takes_strategies,
         limits.power_of_two,
         name if limits.one_series else "",
+        "pp" not in limits.undivided,
     )
+    if "pp" in limits.undivided and options.get("stages") not in (None, 1, "auto"):
+        raise BadInput(f"{name} has no pipelines", where="`stages`", do="leave it out")
     options["equal_replicas"] = options.get("equal_replicas") or limits.equal_replicas
     if limits.cuts != "anywhere":
         if options.get("cut_at") not in (None, BLOCKS):

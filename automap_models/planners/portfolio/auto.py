@@ -117,6 +117,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         while others := [other for other in portfolio.others(best) if not _is_candidate(other, candidates)]:
             candidates += [(_kind(portfolio, other), other) for other in others]
             best = simplest(candidates, self.config.min_gain)
+        roomy = () if best.at_risk else tuple(one for one in portfolio.data_parallel if not one.at_risk)
         optimal = bound.proof == "exact" and best.step_s <= bound.value * (1.0 + LENGTH_ROUNDING)
         return Result(
             best.problem,
@@ -127,7 +128,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             notes,
             search_log=tuple(attempt.log_entry(attempt.problem is best.problem, best.step_s) for attempt in attempts),
             facts={
-                "data_parallel": tuple(portfolio.data_parallel),
+                "data_parallel": roomy or tuple(portfolio.data_parallel),
                 "shorter": tuple(_shorter(portfolio, candidates, best)),
             },
         )
