@@ -71,11 +71,8 @@ def required_size(profile: Profile) -> int:
     """
     size = microbatch_size(profile)
     if size is None:
-        raise BadInput(
-            f"does not say how many samples a micro-batch of {profile.model} has",
-            where="profile",
-            do="give `microbatch_size`",
-        )
+        what = f"does not say how many samples a micro-batch of {profile.model} has"
+        raise BadInput(what, where="profile", do="give `microbatch_size`")
     return size
 
 

@@ -159,11 +159,8 @@ def require_alike(profile: Profile, partitioned: ShardedProfile) -> ShardedProfi
     shared = (partitioned.shared_bytes.size, partitioned.shared_frozen_bytes.size)
     alike = len(partitioned) == len(profile) and shared == (len(profile.shared_parameters), len(profile.shared_frozen))
     if not alike or not np.array_equal(partitioned.A, profile.A):
-        raise BadInput(
-            f"partitioning {partitioned.name!r} has other instructions than the profile",
-            where=profile.model,
-            do="make both of the same training step at the same micro-batch size",
-        )
+        what = f"partitioning {partitioned.name!r} has other instructions than the profile"
+        raise BadInput(what, where=profile.model, do="make both of the same training step at the same micro-batch size")
     return partitioned
 
 

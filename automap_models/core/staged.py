@@ -110,18 +110,13 @@ class StagedProblem:
         if self.stages < 1:
             raise BadInput(f"{self.stages} stages", where="`stages`", do="give at least 1")
         if self.stages > self.cluster.devices:
-            raise BadInput(
-                f"{self.stages} stages on the {self.cluster.devices} device(s) of cluster {self.cluster.name}",
-                where="`stages`",
-                do=f"a stage needs a device of its own: give at most {self.cluster.devices}",
-            )
+            what = f"{self.stages} stages on the {self.cluster.devices} device(s) of cluster {self.cluster.name}"
+            do = f"a stage needs a device of its own: give at most {self.cluster.devices}"
+            raise BadInput(what, where="`stages`", do=do)
         cut_points = self.grid.cut_points.size
         if self.stages - 1 > cut_points:
-            raise BadInput(
-                f"{self.stages} stages, but the profile can be cut in {cut_points} place(s)",
-                where="`stages`",
-                do=f"give at most {cut_points + 1}",
-            )
+            what = f"{self.stages} stages, but the profile can be cut in {cut_points} place(s)"
+            raise BadInput(what, where="`stages`", do=f"give at most {cut_points + 1}")
         self.constraints.check_devices(self.cluster.devices, self.stages)
         for sharding in self.shardings:
             require_alike(self.profile, sharding)

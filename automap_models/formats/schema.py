@@ -140,11 +140,8 @@ def open_file(path: str | os.PathLike[str], *, once: bool = False) -> BinaryIO:
 
 def unreadable(path: str | os.PathLike[str], error: Exception) -> BadInput:
     """The sentence for a file that the system does not let us read."""
-    return BadInput(
-        f"cannot be read ({getattr(error, 'strerror', None) or error})",
-        where=str(path),
-        do="check the path and its permissions",
-    )
+    what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+    return BadInput(what, where=str(path), do="check the path and its permissions")
 
 
 def read_json(path: str | os.PathLike[str], kind: type[T], *, do: str = "write the file again") -> T:
@@ -246,11 +243,8 @@ def find_yaml(name_or_path: str | Path, group: str, kind: str, or_else: str = ""
         return conf_dir() / group / f"{name_or_path}.yaml"
     path = Path(name_or_path)
     if not exists(path):
-        raise BadInput(
-            f"{_SHORT.repr(str(name_or_path))} is neither a known {kind} nor a file",
-            where=kind,
-            do=f"choose from {', '.join(names)} or give a YAML file{or_else}",
-        )
+        what = f"{_SHORT.repr(str(name_or_path))} is neither a known {kind} nor a file"
+        raise BadInput(what, where=kind, do=f"choose from {', '.join(names)} or give a YAML file{or_else}")
     return path
 
 

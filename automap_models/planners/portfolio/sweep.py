@@ -157,9 +157,8 @@ def _micro_batches(spec: SweepSpec, profile: Profile) -> tuple[int, ...]:
     size = required_size(profile)
     if spec.global_batch % size:
         do = "give a multiple, or micro_batches"
-        raise BadInput(
-            f"{spec.global_batch} samples are no multiple of the {size} profiled", where="global_batch", do=do
-        )
+        what = f"{spec.global_batch} samples are no multiple of the {size} profiled"
+        raise BadInput(what, where="global_batch", do=do)
     return (spec.global_batch // size,)
 
 
