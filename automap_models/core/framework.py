@@ -330,9 +330,8 @@ class Limits:
 
     def precision_objection(self, precision: str) -> Objection | None:
         """To the precision."""
-        if precision in self.precisions:
-            return None
-        return Objection(f"{self.name} has no precision {precision}", f"take {' or '.join(self.precisions)}")
+        objection = Objection(f"{self.name} has no precision {precision}", f"take {' or '.join(self.precisions)}")
+        return None if precision in self.precisions else objection
 
     def dispatcher_objection(self, dispatcher: str | None) -> Objection | None:
         """To how tokens go to experts."""

@@ -287,19 +287,3 @@ def on_device(profile: Profile, device: str, factor: float) -> Profile:
     """
     arrays = {"C": factor * profile.C, "C_fwd": factor * profile.C_fwd}
     return _scaled(profile, arrays, f"the profile on {device}", device=device, scaled_from=[profile.device, factor])
-
-
-def device_notes(profile: Profile, cluster: Cluster) -> Iterator[str]:
-    """Whose times a plan has, where that is not what the cluster says.
-
-    Args:
-        profile: as planned.
-    """
-    scaled, profiled = profile.meta.get("scaled_from"), profile.device
-    if isinstance(scaled, list):
-        origin, factor = scaled
-        yield f"times of {origin} are scaled to {cluster.device} by the clock: {factor:.3g} of them"
-    elif not profiled or cluster.groups:
-        return
-    elif not cluster.device:
-        yield f"cluster {cluster.name} does not say its `device`: taken for the profile's, {profiled}"

@@ -26,6 +26,7 @@ numbers. NaN and infinity are refused. In YAML `130e9` and `1e3` are numbers, al
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import math
@@ -33,6 +34,7 @@ import os
 import re
 import reprlib
 import stat
+import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
@@ -97,6 +99,21 @@ class Document(Foreign, forbid_unknown_fields=True):
         """The document as plain Python numbers, texts, lists and dictionaries; numpy's become such."""
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=lambda array: array.tolist())
         return plain
+
+
+def document_of(record: type, *without: str) -> Any:
+    """The type of a document whose keys are the fields of a dataclass, with its types and defaults.
+
+    Args:
+        without: fields that are no keys.
+    """
+    kinds, declared = typing.get_type_hints(record), list[Any]()
+    for field in dataclasses.fields(record):
+        if field.name not in without:
+            usual = () if field.default is dataclasses.MISSING else (field.default,)
+            declared.append((field.name, kinds[field.name], *usual))
+    name = f"{record.__name__}Document"
+    return msgspec.defstruct(name, declared, bases=(Document,), kw_only=True, forbid_unknown_fields=True)
 
 
 def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_JSON_BYTES) -> bytes:

@@ -26,8 +26,6 @@ examples:
   automap-profile step.before_optimizations.txt --trainable 'params/*' -o step.npz
   automap-profile graph.txt -o profile.npz                     PipeDream's profile converted
   automap-profile bert48.npz --plot bert48.png                 the arrays as a planner sees them
-
-exit codes: 0 done, 2 the input or the arguments are bad, 1 a defect of ours, 141 the output's reader went away
 """
 
 

@@ -165,7 +165,7 @@ def test_a_config_json_takes_the_options_of_a_model(tmp_path: Path, capsys: pyte
     assert (meta["model"], meta["microbatch_size"], meta["dtype"]) == ("tiny", 2, "bfloat16")
     assert plan([str(config), "--topo", "C"]) == 2
     assert "is a model, not a profile; run automap-profile" in capsys.readouterr().err
-    assert plan([str(profile), "--topo", "C", "--stages", "2", "--no-refine"]) == 0
+    assert plan([str(profile), "--topo", "C", "--stages", "2", "--refine-budget", "0"]) == 0
 
 
 @pytest.mark.parametrize(
