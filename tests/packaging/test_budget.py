@@ -38,7 +38,7 @@ BUDGET = {
     "planners/sharding": (823, 5),
     "planners/staged": (3_336, 19),
     "planners/strategies": (3_286, 15),
-    "plots": (1_249, 9),
+    "plots": (1_236, 9),
     "requests": (2_765, 15),
     "rl": (960, 9),
     "serve": (1_086, 7),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_112, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_403, "files": 429, "compiled": 75, "numbers": 262}
+TOTALS = {"lines": 77_390, "files": 429, "compiled": 75, "numbers": 262}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
