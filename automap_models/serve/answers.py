@@ -27,7 +27,7 @@ from automap_models.formats.runtime_yaml import known_runtimes
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners.base import SILENT, Watch
 from automap_models.plots.html import strategy_timeline
-from automap_models.requests import FIELDS, ExportRequest, ModelsRequest, solve
+from automap_models.requests import FIELDS, TRAINING, ExportRequest, ModelsRequest, solve
 from automap_models.requests.strategies import priceable, searched_document
 from automap_models.requests.words import in_words
 from automap_models.serve.questions import Question, cluster_named, request_of, sized_devices
@@ -224,19 +224,22 @@ def command(question: Question) -> str:
             raise BadInput("of each stage is no option of the command", where=f"`{name}`", do="copy Python")
     topo = "--topo" if question.cluster in known_clusters() else "--gpus"
     words = ["automap", "plan", question.model if question.config is None else "config.json", topo, question.cluster]
-    given = {"sequence": question.sequence, "runtime": question.runtime, **fields}
-    for name in ("sequence", "global_batch", "runtime", "schedule", *FIELDS):
+    training = question.training()
+    patterns = training.pop("freeze", ())
+    given = {"sequence": question.sequence, "runtime": question.runtime, **fields, **training}
+    for name in ("sequence", "global_batch", "runtime", "schedule", *FIELDS, *TRAINING):
         value = given.get(name)
         if value is not None and value is not False:
             text = [] if value is True else [",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
             words += [f"--{name.replace('_', '-')}", *text]
+    words += [word for pattern in patterns for word in ("--freeze", pattern)]
     return shlex.join([*words, "--price"]) + "\n"
 
 
 def python(question: Question) -> str:
     """The lines of Python that price the strategy."""
     shipped = question.cluster in known_clusters()
-    given = {"sequence": question.sequence, "runtime": question.runtime, **_fields(question)}
+    given = {"sequence": question.sequence, "runtime": question.runtime, **_fields(question), **question.training()}
     options = [repr(question.model if question.config is None else "config.json")]
     options.append(f"{'' if shipped else 'gpus='}{question.cluster!r}")
     options += [f"{name}={value!r}" for name, value in given.items() if value is not None]

@@ -33,7 +33,7 @@ BUDGET = {
     "planners": (846, 6),
     "planners/online": (309, 3),
     "planners/placement": (3_268, 17),
-    "planners/portfolio": (2_811, 13),
+    "planners/portfolio": (2_846, 13),
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_336, 19),
@@ -41,7 +41,7 @@ BUDGET = {
     "plots": (1_236, 9),
     "requests": (2_765, 15),
     "rl": (960, 9),
-    "serve": (1_086, 7),
+    "serve": (1_105, 7),
     "run": (4_708, 24),
     "simulate": (1_738, 10),
     "torch_export": (3_100, 14),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_112, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_390, "files": 429, "compiled": 75, "numbers": 262}
+TOTALS = {"lines": 77_444, "files": 429, "compiled": 75, "numbers": 263}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
