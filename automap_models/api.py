@@ -186,7 +186,7 @@ def profile(
         raise BadInput("nothing is measured", where=f"`{next(iter(measuring))}`", do="give `measure=True`, too")
     source = source_of(model, inputs, request)
     name = name or (source.what if source.model is not None else None)
-    profiled: Profile = solve(ProfileRequest(source, None, name, device, measuring if measure else None))
+    profiled: Profile = solve(ProfileRequest(source, name, device, measuring if measure else None))
     return profiled
 
 

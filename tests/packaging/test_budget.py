@@ -39,21 +39,21 @@ BUDGET = {
     "planners/staged": (3_336, 19),
     "planners/strategies": (3_286, 15),
     "plots": (1_236, 9),
-    "requests": (2_765, 15),
+    "requests": (2_762, 15),
     "rl": (960, 9),
     "serve": (1_105, 7),
     "run": (4_708, 24),
     "simulate": (1_738, 10),
     "torch_export": (3_100, 14),
-    "workloads": (5_982, 35),
+    "workloads": (5_972, 35),
     "zoo": (1, 1),
-    "infer": (6_059, 37),
+    "infer": (6_054, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_112, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_444, "files": 429, "compiled": 75, "numbers": 263}
+TOTALS = {"lines": 77_426, "files": 429, "compiled": 75, "numbers": 263}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
