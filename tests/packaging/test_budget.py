@@ -28,7 +28,7 @@ BUDGET = {
     "envs": (1_509, 12),
     "export": (2_380, 16),
     "formats": (5_272, 21),
-    "importing": (2_165, 15),
+    "importing": (2_150, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
@@ -45,15 +45,15 @@ BUDGET = {
     "run": (4_708, 24),
     "simulate": (1_738, 10),
     "torch_export": (3_100, 14),
-    "workloads": (5_972, 35),
+    "workloads": (6_004, 35),
     "zoo": (1, 1),
-    "infer": (6_054, 37),
+    "infer": (6_068, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_112, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_426, "files": 429, "compiled": 75, "numbers": 263}
+TOTALS = {"lines": 77_457, "files": 429, "compiled": 75, "numbers": 264}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
