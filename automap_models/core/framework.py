@@ -268,9 +268,8 @@ class Limits:
         divided_by = next((name for name in self.tower if getattr(divided, name) > 1), None)
         if divided_by is None:
             return None
-        return Objection(
-            f"{self.name} trains models with a tower of images without {divided_by}", f"take {divided_by} 1"
-        )
+        what = f"{self.name} trains models with a tower of images without {divided_by}"
+        return Objection(what, f"take {divided_by} 1")
 
     def training_objection(self, facts: ModelFacts) -> Objection | None:
         """To adapters, frozen layers, other optimisers and losses; which documents share a sample is the data's."""
@@ -346,9 +345,8 @@ class Limits:
 
     def precision_objection(self, precision: str) -> Objection | None:
         """To the precision."""
-        if precision in self.precisions:
-            return None
-        return Objection(f"{self.name} has no precision {precision}", f"take {' or '.join(self.precisions)}")
+        objection = Objection(f"{self.name} has no precision {precision}", f"take {' or '.join(self.precisions)}")
+        return None if precision in self.precisions else objection
 
     def dispatcher_objection(self, dispatcher: str | None) -> Objection | None:
         """To how tokens go to experts."""
@@ -427,7 +425,6 @@ class Limits:
         if self.recompute_alike and len(set(several)) > 1:
             return Objection(f"{self.name} recomputes alike in all stages", "give one `recompute`")
         if self.recompute_alike and "offload" in several and "offload" in self.recompute:
-            return Objection(
-                f"{self.name} has activations on hosts of all blocks but one at most", "leave `recompute` open"
-            )
+            what = f"{self.name} has activations on hosts of all blocks but one at most"
+            return Objection(what, "leave `recompute` open")
         return next(filter(None, map(self.recompute_objection, several)), None)

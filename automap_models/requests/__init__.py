@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from automap_models.export.target import Source as PlanSource
     from automap_models.planners.base import Watch
     from automap_models.run.base import DeviceKind, Executor
-    from automap_models.workloads.source import Framework, Source
+    from automap_models.workloads.source import Source
 
 
 def solve(request: object, watch: Watch | None = None) -> Any:
@@ -87,7 +87,6 @@ class ProfileRequest:
     """
 
     source: Source | None
-    framework: Framework | None = None
     model: str | None = None
     device: str | Device | None = None
     measuring: dict[str, Any] | None = None
