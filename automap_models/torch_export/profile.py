@@ -15,7 +15,7 @@ from automap_models.core.microbatch import CLOCK_S, clock_table
 from automap_models.core.profile import FloatArray, Profile, SharedParameter
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.hlo.clock import clock_seconds, clock_times
-from automap_models.torch_export.structure import Parameter, Structure, analyse, first_used
+from automap_models.torch_export.structure import Parameter, Structure, analyse, first_used, product_flop
 
 
 def profile_module(
@@ -118,7 +118,7 @@ def _shared(parameters: Sequence[Parameter]) -> list[SharedParameter]:
 
 def describe(structure: Structure, microbatch_size: int | None) -> dict[str, object]:
     """What a profile's meta says of the model, whatever its times come from."""
-    graph, flop = structure.graph, structure.product_flop
+    graph, flop = structure.graph, product_flop(structure.graph)
     return {
         "model": graph.model,
         **graph.meta,

@@ -7,6 +7,7 @@ anew.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from automap_models.core.instruction_graph import Phase
 from automap_models.hlo import module
@@ -41,7 +43,6 @@ from automap_models.torch_export.operators import (
     describe,
     knows,
 )
-from automap_models.torch_export.trace import OperatorRecorder, storage_id
 
 _NUMBERED_TYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.bool: "i1",
@@ -99,10 +100,14 @@ class Recorded(NamedTuple):
     phase: Phase
 
 
-class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
-    """Records what runs under it.
+class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records what runs under it, and to which operator of the forward graph it belongs.
+
+    Autograd numbers its nodes in the order of the forward operators that made them. `enter` notes the number at which
+    each operator of the graph starts, so a node's number leads from the gradient that it computes to that operator.
 
     Attributes:
+        alive: storages that must not be given back: an address names one storage to the end.
         arguments: the step's, in the order of their numbers.
         instructions: what ran, in order.
         unknown: operators without a rule → number of calls.
@@ -111,17 +116,29 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.alive: list[Any] = []
         self.arguments: list[Value] = []
         self.instructions: list[Recorded] = []
         self.unknown: Counter[str] = Counter()
         self.written: list[Value] = []
         self.phase = Phase.FORWARD
+        self._first_numbers: list[int] = []
         self._count = 0
         self._seed: tuple[Value, ...] = ()
         self._values: dict[_View, Value] = {}
         self._of_memory: dict[int, list[_View]] = {}
         self._written_since: dict[_View, list[tuple[_View, Value]]] = {}
+
+    def enter(self) -> None:
+        """The next operator of the forward graph starts."""
+        self._first_numbers.append(int(torch._C._autograd._get_sequence_nr()))
+
+    @property
+    def call(self) -> int:
+        """Index of the operator of the forward graph that runs, or whose gradient is computed; -1 before the first."""
+        node, numbers = torch._C._current_autograd_node(), self._first_numbers
+        return (len(numbers) if node is None else bisect_right(numbers, node._sequence_nr())) - 1
 
     def argument(self, tensor: Tensor, *, is_seed: bool = False) -> Value:
         """Declare an argument of the step; one that random numbers are made from is the seed."""
@@ -312,6 +329,11 @@ class StepRecorder(OperatorRecorder):  # type: ignore[no-untyped-call]
         mapping = opaque([base.parts], [tensor.shape])
         self._add("alias", Described("alias", (), ()), [base], [tensor], mapping)
         return self._values[_view_of(tensor)]
+
+
+def storage_id(tensor: Tensor) -> int:
+    """A number for the memory behind a tensor, shared by all views of it, as long as it lives."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _view_of(tensor: Tensor) -> _View:

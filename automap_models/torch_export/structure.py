@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from operator import attrgetter
 from typing import Any
@@ -163,10 +163,10 @@ class Structure:
         chosen = self.graph.phases == phase
         return np.bincount(self.owner[chosen], of_operations[chosen], minlength=len(self)).astype(np.float64)
 
-    @property
-    def product_flop(self) -> FloatArray:
-        """[operations] FLOP of matrix products, convolutions and attention cores."""
-        return np.where(np.isin(self.graph.opcodes, list(MATRIX_OPCODES)), self.graph.flop, 0.0)
+
+def product_flop(graph: InstructionGraph) -> FloatArray:
+    """[n] FLOP of the operations that are matrix products, convolutions or attention cores; 0 for all others."""
+    return np.where(np.isin(graph.opcodes, list(MATRIX_OPCODES)), graph.flop, 0.0)
 
 
 def analyse(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, name: str) -> Structure:
@@ -198,20 +198,20 @@ def _divide(traced: TracedStep, graph: InstructionGraph, cuts: list[Cut]) -> Str
     trained = {path for path, p in captured.model.named_parameters(remove_duplicate=False) if p.requires_grad}
     parameters = tuple(tensor for tensor in read if tensor.names[0] in trained)
     used = {name for parameter in parameters for name in parameter.names}
-    structure = Structure(
+    owner = of_call[list(traced.calls)]
+    return Structure(
         names=(*(cut.name for cut in cuts), LAST),
-        layers=(),
+        layers=_layers(traced, graph, owner, n),
         cuts=tuple(cuts),
         A=np.append(traced.crossing[after], 0.0),
         W=first_used(parameters, n),
         saved_bytes=np.bincount(of_call, traced.saved_bytes, minlength=n).astype(np.float64),
         graph=graph,
-        owner=of_call[list(traced.calls)],
+        owner=owner,
         parameters=parameters,
         unused=tuple(path for path, p in captured.model.named_parameters() if p.requires_grad and path not in used),
         frozen=tuple(tensor for tensor in read if tensor.names[0] not in trained),
     )
-    return replace(structure, layers=_layers(structure, traced))
 
 
 def first_used(parameters: Sequence[Parameter], n: int) -> FloatArray:
@@ -222,14 +222,14 @@ def first_used(parameters: Sequence[Parameter], n: int) -> FloatArray:
     return nbytes
 
 
-def _layers(structure: Structure, traced: TracedStep) -> tuple[str, ...]:
+def _layers(traced: TracedStep, graph: InstructionGraph, owner: NDArray[np.int64], n: int) -> tuple[str, ...]:
     """The module of each instruction's heaviest operation: the most FLOP, then the most bytes, then the first."""
-    graph, flop = structure.graph, structure.product_flop
-    heaviest: list[tuple[tuple[float, float], str]] = [((-1, -1), "")] * len(structure)
+    flop = product_flop(graph)
+    heaviest: list[tuple[tuple[float, float], str]] = [((-1, -1), "")] * n
     for i in np.flatnonzero(graph.phases == Phase.FORWARD).tolist():
-        work, owner = (float(flop[i]), float(graph.bytes_accessed[i])), structure.owner[i]
-        if graph.opcodes[i] not in _SHOW_OTHERS and work > heaviest[owner][0]:
-            heaviest[owner] = work, module_path(traced.captured.calls[traced.calls[i]])
+        work = float(flop[i]), float(graph.bytes_accessed[i])
+        if graph.opcodes[i] not in _SHOW_OTHERS and work > heaviest[owner[i]][0]:
+            heaviest[owner[i]] = work, module_path(traced.captured.calls[traced.calls[i]])
     return tuple(path for _, path in heaviest)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,39 +10,13 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import Captured, first_sentence, module_path, training_outputs
+from automap_models.torch_export.recorder import StepRecorder, storage_id
 
 aten = torch.ops.aten
-
-
-class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Knows to which operator of the forward graph what runs under it belongs.
-
-    Autograd numbers its nodes in the order of the forward operators that made them. `enter` notes the number at which
-    each operator of the graph starts, so a node's number leads from the gradient that it computes to that operator.
-
-    Attributes:
-        alive: storages that must not be given back: an address names one storage to the end.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.alive: list[Any] = []
-        self._first_numbers: list[int] = []
-
-    def enter(self) -> None:
-        """The next operator of the forward graph starts."""
-        self._first_numbers.append(int(torch._C._autograd._get_sequence_nr()))
-
-    @property
-    def call(self) -> int:
-        """Index of the operator of the forward graph that runs, or whose gradient is computed; -1 before the first."""
-        node, numbers = torch._C._current_autograd_node(), self._first_numbers
-        return (len(numbers) if node is None else bisect_right(numbers, node._sequence_nr())) - 1
 
 
 class _Life(NamedTuple):
@@ -66,7 +39,7 @@ class ForwardRun(fx.Interpreter):
         saved_bytes: [m] bytes that each keeps for the backward pass; what two keep counts for the first.
     """
 
-    def __init__(self, captured: Captured, recorder: OperatorRecorder) -> None:
+    def __init__(self, captured: Captured, recorder: StepRecorder) -> None:
         super().__init__(captured.graph_module)
         self.captured, self.recorder = captured, recorder
         self.index: Mapping[fx.Node, int] = {node: i for i, node in enumerate(captured.calls)}
@@ -144,11 +117,6 @@ class ForwardRun(fx.Interpreter):
         view = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
         life = lives.get(view, _Life(tensor_bytes(tensor), maker, maker))
         lives[view] = life._replace(last_read=max(life.last_read, last_read))
-
-
-def storage_id(tensor: Tensor) -> int:
-    """A number for the memory behind a tensor, shared by all views of it, as long as it lives."""
-    return int(tensor.untyped_storage()._cdata)
 
 
 def tensor_bytes(tensor: Tensor) -> int:

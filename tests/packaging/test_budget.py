@@ -44,7 +44,7 @@ BUDGET = {
     "serve": (1_105, 7),
     "run": (4_708, 24),
     "simulate": (1_738, 10),
-    "torch_export": (2_855, 13),
+    "torch_export": (2_845, 13),
     "workloads": (6_004, 35),
     "zoo": (1, 1),
     "infer": (6_068, 37),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_117, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_326, "files": 429, "compiled": 75, "numbers": 263}
+TOTALS = {"lines": 77_316, "files": 429, "compiled": 75, "numbers": 263}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
