@@ -33,7 +33,7 @@ BUDGET = {
     "planners": (846, 6),
     "planners/online": (309, 3),
     "planners/placement": (3_268, 17),
-    "planners/portfolio": (2_847, 13),
+    "planners/portfolio": (2_848, 13),
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_336, 19),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_117, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_316, "files": 429, "compiled": 75, "numbers": 263}
+TOTALS = {"lines": 77_317, "files": 429, "compiled": 75, "numbers": 263}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -116,10 +116,11 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         while others := [other for other in portfolio.others(best) if not _is_candidate(other, candidates)]:
             candidates += [(_kind(portfolio, other), other) for other in others]
             best = simplest(candidates, self.config.min_gain)
-        roomy = () if best.at_risk else tuple(one for one in portfolio.data_parallel if not one.at_risk)
+        # What is held against it may be at risk where it is longer, but no plan that gives way to the best one is.
+        tuned = tuple(one for one in portfolio.data_parallel if not (one.at_risk and one.step_s < best.step_s))
         log = tuple(attempt.log_entry(attempt.problem is best.problem, best.step_s) for attempt in attempts)
         shorter = tuple(_shorter(portfolio, candidates, best))
-        facts = {"data_parallel": roomy or tuple(portfolio.data_parallel), "shorter": shorter}
+        facts = {"data_parallel": tuned or tuple(portfolio.data_parallel), "shorter": shorter}
         return best.result(bound, notes, search_log=log, facts=facts)
 
     def _with_room(self, portfolio: Portfolio) -> list[tuple[Simplicity, Candidate]]:

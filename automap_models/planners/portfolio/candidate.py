@@ -230,8 +230,8 @@ def simplest(candidates: Sequence[tuple[Simplicity, Candidate]], min_gain: float
     ordered = sorted(fitting, key=lambda entry: (entry[1].at_risk, entry[0], *_order(entry[1])))
     _, chosen = ordered[0]
     for _, candidate in ordered[1:]:
-        asked = min_gain * (RISK if candidate.at_risk and not chosen.at_risk else 1.0)
-        if candidate.step_s < chosen.step_s * (1.0 - min(max(asked, 1e-9), 1.0)):
+        least_gain = min_gain * (RISK if candidate.at_risk and not chosen.at_risk else 1.0)
+        if candidate.step_s < chosen.step_s * (1.0 - min(max(least_gain, 1e-9), 1.0)):
             chosen = candidate
     return chosen
 
