@@ -106,6 +106,7 @@ class RuntimeFile(Document, kw_only=True):
     expert_overlap: float = 0.0
     overlaps_experts: bool = False
     exposes_gathers: bool = False
+    bucket_bytes: float = 0.0
     gradient_bytes: dict[str, int] = msgspec.field(default_factory=dict)
     gradient_moved_bytes: dict[str, float] = msgspec.field(default_factory=dict)
     fused_gradients_from: int = TODAY + 1
