@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (965, 8),
-    "core": (8_225, 37),
+    "core": (8_226, 37),
     "cost": (3_988, 20),
     "envs": (1_509, 12),
     "export": (2_380, 16),
-    "formats": (5_350, 21),
+    "formats": (5_352, 21),
     "importing": (2_165, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -50,10 +50,10 @@ BUDGET = {
     "infer": (6_074, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_112, 33),
+    "benchmarks": (6_113, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_810, "files": 434, "compiled": 75, "numbers": 262}
+TOTALS = {"lines": 77_813, "files": 434, "compiled": 75, "numbers": 262}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
