@@ -100,7 +100,7 @@ class ProcessGroup:
             inside = 2 * (n - 1) * (LATENCY_S + sent_bytes / n * min(1.0 / self.intra, self._s_per_byte))
         return max(min(ring, tree, hierarchical), inside)
 
-    def gather_s(self, whole_bytes: float, pieces: int = 1) -> float:
+    def gather_s(self, whole_bytes: float, pieces: float = 1) -> float:
         """Seconds of an all-gather, or of a reduce-scatter, of so many bytes in all, in a ring; of so many of them."""
         if self.size == 1 or not whole_bytes:
             return 0.0
@@ -160,7 +160,7 @@ class ProcessGroups:
     intra: float
     inter: float
 
-    def gather_s(self, others_bytes: float, experts_bytes: float, pieces: int = 1) -> float:
+    def gather_s(self, others_bytes: float, experts_bytes: float, pieces: float = 1) -> float:
         """Seconds of gathering, or of reducing and scattering, weights or gradients without experts', and theirs."""
         return self.data.gather_s(others_bytes, pieces) + self.expert_data.gather_s(experts_bytes, pieces)
 

@@ -66,7 +66,10 @@ class Runtime:
             operations are fused.
         gradient_overlap: share of the communication of data parallelism that goes on beside computation; None is the
             device's.
-        exposes_gathers: whether ZeRO-1 and 2 scatter gradients and gather weights one after the other, beside nothing.
+        exposes_gathers: whether ZeRO-1 and 2 scatter gradients and gather weights one after the other, beside nothing;
+            and gradients without ZeRO, too, go beside nothing where messages of a pipeline, or sums of tensor
+            parallelism across nodes, wait in the same queue of the device (CUDA_DEVICE_MAX_CONNECTIONS=1).
+        bucket_bytes: of the 16-bit gradients that are summed together; a larger matrix is alone. None are one sum.
         saves_gathered: whether tokens that sequence parallelism gathers for a product are saved whole, and not gathered
             again in the backward pass.
         weighs_within: whether a token's experts are weighted before their last product, whose result the backward pass
@@ -108,6 +111,7 @@ class Runtime:
     compute: float = 1.0
     gradient_overlap: float | None = None
     exposes_gathers: bool = False
+    bucket_bytes: float = 0.0
     saves_gathered: bool = False
     weighs_within: bool = False
     host_s: float = 0.0

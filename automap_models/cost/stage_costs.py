@@ -265,17 +265,27 @@ class StageCosting:
     def _summed_s(self, others: float, of_experts: float) -> float:
         """Seconds of the sums of gradients, scattered where ZeRO divides what they are for."""
         size = 4.0 if self.gradient_bytes > 4 else self.weight_bytes
-        if self.strategy.zero:
-            return self.groups.gather_s(others * size, of_experts * size)
+        if self.strategy.zero or self.runtime.bucket_bytes:  # of many large ones each goes round a ring
+            rounds, buckets = 1 if self.strategy.zero else 2, self._buckets(others + of_experts)
+            return rounds * self.groups.gather_s(others * size, of_experts * size, buckets)
         return self.groups.data.all_reduce_s(others * size) + self.groups.expert_data.all_reduce_s(of_experts * size)
 
     def _gathered_s(self, others: float, of_experts: float) -> float:
         """Seconds of gathering the updated weights, with ZeRO."""
         if not self.strategy.zero:
             return 0.0
-        layers = max(1, self.work.shape.layers // self.strategy.pp)
-        pieces = self.runtime.gathers_a_layer * layers if self.runtime.exposes_gathers else 1
+        pieces = self._pieces if self.runtime.exposes_gathers else 1
         return self.groups.gather_s(others * self.weight_bytes, of_experts * self.weight_bytes, pieces)
+
+    @property
+    def _pieces(self) -> int:
+        """In which the weights of a rank of the pipeline are gathered one by one."""
+        return self.runtime.gathers_a_layer * max(1, self.work.shape.layers // self.strategy.pp)
+
+    def _buckets(self, parameters: float) -> float:
+        """In which the gradients of so many parameters are summed, at most one for each piece of their weights."""
+        size = self.runtime.bucket_bytes
+        return max(1.0, min(self._pieces, parameters * self.weight_bytes / size)) if size else 1.0
 
     def _data_s(
         self, counts: FloatArray, first_layers: list[int], times: StageTimes, of_ranks: FloatArray
@@ -314,8 +324,9 @@ class StageCosting:
 
     @property
     def _alone(self) -> bool:
-        """Whether ZeRO communicates once a step, beside nothing."""
-        return self.runtime.exposes_gathers and 0 < self.strategy.zero < 3
+        """Whether gradients are summed once a step, beside nothing; see `Runtime.exposes_gathers`."""
+        waits = self.strategy.zero > 0 or self.strategy.pp > 1 or self.groups.tensor.nodes > 1
+        return self.runtime.exposes_gathers and waits and self.strategy.zero < 3
 
     @property
     def never_hidden(self) -> float:

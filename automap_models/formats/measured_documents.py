@@ -92,6 +92,7 @@ class MeasuredDocument(Foreign):
     memory_max_allocated_bytes: Positive | None = None
     memory_gib: Positive | None = None
     memory_gb: Positive | None = None
+    memory_percent: Positive | None = None
     memory_params_optimizer_gib: Positive | None = None
     memory_activations_gib: Positive | None = None
     oom: bool = False
@@ -100,14 +101,15 @@ class MeasuredDocument(Foreign):
     @property
     def only_tensors(self) -> bool:
         """Whether the memory is that of the tensors which PyTorch's allocator counts, or of their kinds."""
-        return self.memory_max_allocated_bytes is not None or (self.memory_gib is None and self.memory_gb is None)
+        of_device = (self.memory_gib, self.memory_gb, self.memory_percent)
+        return self.memory_max_allocated_bytes is not None or of_device == (None, None, None)
 
-    @property
-    def memory_bytes(self) -> float | None:
-        """Of the fullest device; GB are 10⁹ bytes, GiB 2³⁰."""
+    def memory_bytes(self, device_bytes: float) -> float | None:
+        """Of the fullest device, which has so many; GB are 10⁹ bytes, GiB 2³⁰."""
         kinds = (self.memory_params_optimizer_gib, self.memory_activations_gib)
         of_kinds = None if None in kinds else math.fsum(kinds)  # type: ignore[arg-type]  # neither is None
         units = ((self.memory_max_allocated_bytes, 1), (self.memory_gib, GIB), (self.memory_gb, 1e9), (of_kinds, GIB))
+        units += ((self.memory_percent, device_bytes / 100),)
         return next((amount * unit for amount, unit in units if amount is not None), None)
 
 

@@ -160,9 +160,9 @@ def _step(row: RowDocument, source: SourceDocument, runtime: RuntimeFile | None)
     strategy.require_cluster(cluster)
     strategy.require_model(shape)
     _require_flop(row)
-    measured = row.measured
+    measured, memory_bytes = row.measured, row.measured.memory_bytes(cluster.memory)
     step_s = _step_s(row)
-    if step_s is None and measured.memory_bytes is None and not (measured.oom or measured.failed):
+    if step_s is None and memory_bytes is None and not (measured.oom or measured.failed):
         raise BadInput("neither time nor memory is stated", where="`measured`")
     usual_flash = device not in WITHOUT_FLASH and "attention unfused" not in (row.flags or ())
     # where nobody published what is recomputed, or lies elsewhere, whether it fits tells nothing
@@ -177,7 +177,7 @@ def _step(row: RowDocument, source: SourceDocument, runtime: RuntimeFile | None)
         cluster=cluster,
         runtime=ran.runtime(strategy.precision, device, year, flash=usual_flash if row.flash is None else row.flash),
         step_s=step_s,
-        memory_bytes=measured.memory_bytes,
+        memory_bytes=memory_bytes,
         only_tensors=measured.only_tensors or ran.states_tensors,
         fits=None if unknown or (step_s is None and not measured.oom) else not measured.oom,
         day=day[0] if (day := _DAY.search(row.note or "")) else "",

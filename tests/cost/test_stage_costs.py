@@ -181,6 +181,30 @@ def test_a_framework_sums_the_gradients_that_it_adds_up_in_32_bits_and_may_expos
         assert _data_s(zero, 0.5, runtime, precision="bf16") == pytest.approx(6 * part + 15 * LATENCY_S)
 
 
+def test_gradients_that_are_summed_in_buckets_go_round_a_ring_for_each() -> None:
+    """Eight buckets of 16-bit gradients; no more than one for each of four blocks' matrices, nor fewer than one."""
+    eighth = 2 * _parameters() / 8
+    for size, matrices, rings in ((eighth, 6, 8), (eighth, 1, 4), (eighth, 3, 8), (100 * eighth, 6, 1)):
+        runtime = replace(UNFUSED, gathers_a_layer=matrices, bucket_bytes=size, prefetches=False)
+        for zero, gathers in ((0, 0), (1, 1)):
+            latency = (rings * (2 - zero) + gathers) * 3 * LATENCY_S
+            assert _data_s(zero, 0.0, runtime) == pytest.approx(1.5 * 2 * _parameters() / 3e11 + latency)
+
+
+@pytest.mark.parametrize(("fields", "hidden"), [({}, 0.5), ({"pp": 2}, 0.0), ({"tp": 4}, 0.5), ({"tp": 8}, 0.0)])
+def test_gradients_wait_for_messages_and_for_sums_across_nodes_where_a_device_has_one_queue(
+    fields: dict[str, int], hidden: float
+) -> None:
+    """nanotron took up to 86 % longer without ZeRO than with it there, and up to 29 % less elsewhere."""
+    strategy = Strategy(micro_batch=8, global_batch=16, dp=2, **fields)  # type: ignore[arg-type]
+    cluster, work = Cluster(max(1, strategy.devices // 4), 4, 3e11, 2e11, 8e10), gpt_work(4, 1024, 16, sequence=512)
+    exposed, alone = (
+        stage_costs(work, strategy, cluster, DEVICE, Runtime(exposes_gathers=True, gradient_overlap=share)).data_s
+        for share in (0.5, 0.0)
+    )
+    assert exposed == pytest.approx((1 - hidden) * alone)
+
+
 def test_passes_with_tensor_parallelism_in_a_pipeline_take_as_long_as_the_host_waits_for_sums() -> None:
     """Two sums a pass of each of 48 blocks in one pipeline rank of two, and one of the embedding, of 8 ranks each."""
     waits = Runtime(sum_host_s=0.1)

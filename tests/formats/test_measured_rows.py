@@ -101,6 +101,12 @@ def test_one_device_of_a_larger_node_is_a_cluster_of_one(tmp_path: Path) -> None
     assert step.memory_bytes == pytest.approx(11.604e9, rel=1e-4)
 
 
+def test_memory_may_be_stated_as_a_share_of_what_drivers_find_on_the_device(tmp_path: Path) -> None:
+    """84.04 % of an MI355X's 288 GiB were 259.9 GB in Primus's rows, which said nothing of memory before."""
+    step = measured(tmp_path, **bloom(measured={"iteration_s": 10.0, "memory_percent": 50.0}))
+    assert (step.memory_bytes, step.only_tensors) == (40 * 2**30, False)
+
+
 def test_bloom_leaves_a_layer_out_at_both_ends_and_runs_on_omni_path(tmp_path: Path) -> None:
     step = measured(tmp_path, "8 GPUs a node, 4 Omni-Path links a node (100 Gb/s each by the vendor)", **bloom())
     assert step.strategy.layers == (5, *[6] * 10, 5)

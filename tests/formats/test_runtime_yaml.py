@@ -13,6 +13,7 @@ from msgspec.structs import replace as replace_fields
 
 from automap_models.core.device import USUAL
 from automap_models.errors import BadInput
+from automap_models.formats.measured_rows import ASYNC_OVERLAP
 from automap_models.formats.runtime_yaml import (
     TODAY,
     Remainder,
@@ -119,7 +120,7 @@ def test_a_written_runtime_is_read_back_with_what_is_not_as_usual(tmp_path: Path
 def test_numbers_come_from_a_file_or_from_the_device_and_go_back_with_three_figures() -> None:
     constants = replace(USUAL, intra_efficiency=0.5, inter_efficiency=0.25)
     numbers = numbers_of(read_runtime("nanotron"), constants)
-    assert (numbers["compute"], numbers["dispatch_across"]) == (1.26, 0.7)
+    assert (numbers["compute"], numbers["dispatch_across"]) == (1.24, 0.7)
     assert (numbers["exchange_inside"], numbers["exchange_across"]) == (0.5, 0.25)
     file = file_with(read_runtime("nanotron"), {"compute": 1.23456, "exchange_inside": 0.4, "exchange_across": 0.3})
     assert (file.compute, file.exchange_shares, file.dispatch_shares) == (1.23, (0.4, 0.3), (0.6, 0.7))
@@ -160,3 +161,9 @@ def test_a_file_that_is_no_runtime_is_refused_in_a_sentence(tmp_path: Path, text
 def test_an_unknown_runtime_lists_those_that_there_are() -> None:
     with pytest.raises(BadInput, match="'trainer' is neither a known runtime nor a file; choose from automodel"):
         read_runtime("trainer")
+
+
+def test_what_runs_beside_its_own_sums_on_ascend_hides_what_asynchronous_products_of_torch_hide() -> None:
+    """MindSpeed's rows were priced as of no program in particular, whose sums go beside nothing: 30 % off, 19 % now."""
+    assert runtime_named("MindSpeed-LLM 1.0.RC3", None).name == "mindspeed"
+    assert read_runtime("mindspeed").tensor_overlap == ASYNC_OVERLAP

@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (968, 8),
-    "core": (8_038, 37),
-    "cost": (3_973, 20),
+    "core": (8_039, 37),
+    "cost": (3_988, 20),
     "envs": (1_509, 12),
     "export": (2_481, 17),
-    "formats": (5_272, 21),
+    "formats": (5_274, 21),
     "importing": (2_143, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -50,10 +50,10 @@ BUDGET = {
     "infer": (6_068, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_117, 33),
+    "benchmarks": (6_118, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_317, "files": 429, "compiled": 75, "numbers": 263}
+TOTALS = {"lines": 77_335, "files": 429, "compiled": 75, "numbers": 263}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

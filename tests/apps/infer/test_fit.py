@@ -107,7 +107,7 @@ def test_the_optimizer_lies_on_hosts_where_nothing_fits_without(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Twelve of eighteen bytes a parameter leave the device; the answer says how many there are on the host."""
-    given = ("--gpus", "1xh100", "--global-batch", "8", "--sequence", "256", "--memory", "450 MB")
+    given = ("--gpus", "1xh100", "--global-batch", "8", "--sequence", "256", "--memory", "1750 MB")
     assert answered(capsys, model, *given, "--offload", "none")[0] == 3
     code, answer = answered(capsys, model, *given)
     assert (code, answer["best"]["strategy"]["offload"]) == (0, "optimizer")
@@ -126,7 +126,7 @@ def test_the_optimizer_lies_on_hosts_where_nothing_fits_without(
 
 
 def test_hosts_are_not_asked_where_nothing_is_known_of_them(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--gpus", "1xrtx4090", "--global-batch", "8", "--sequence", "256", "--memory", "450 MB")
+    given = ("--gpus", "1xrtx4090", "--global-batch", "8", "--sequence", "256", "--memory", "1750 MB")
     assert answered(capsys, model, *given)[0] == 3
     assert main([model, *given, "--offload", "optimizer"]) == 2
     assert "rtx4090 does not say the memory of its hosts" in capsys.readouterr().err
@@ -165,7 +165,7 @@ def test_adapters_fit_where_all_parameters_do_not(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of 31 M parameters full training holds 18 bytes each, and adapters with a frozen rest a ninth of that."""
-    given = ("--gpus", "1xh100", "--global-batch", "8", "--sequence", "256", "--memory", "450 MB")
+    given = ("--gpus", "1xh100", "--global-batch", "8", "--sequence", "256", "--memory", "1750 MB")
     code, answer = answered(capsys, model, *given, "--offload", "none")
     assert code == 3
     changes = [change["change"] for change in answer["remedies"]]
