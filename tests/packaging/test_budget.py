@@ -23,8 +23,8 @@ import pytest
 
 BUDGET = {
     "automap_models": (965, 8),
-    "core": (8_225, 37),
-    "cost": (3_973, 20),
+    "core": (8_223, 37),
+    "cost": (3_994, 20),
     "envs": (1_509, 12),
     "export": (2_380, 16),
     "formats": (5_349, 21),
@@ -37,13 +37,13 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_336, 19),
-    "planners/strategies": (3_286, 15),
+    "planners/strategies": (3_343, 15),
     "plots": (1_249, 9),
     "requests": (2_776, 16),
     "rl": (960, 9),
     "serve": (1_115, 9),
     "run": (4_708, 24),
-    "simulate": (1_738, 10),
+    "simulate": (1_769, 10),
     "torch_export": (3_100, 14),
     "workloads": (5_982, 35),
     "zoo": (1, 1),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_112, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_794, "files": 434, "compiled": 75, "numbers": 262}
+TOTALS = {"lines": 77_901, "files": 434, "compiled": 75, "numbers": 264}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -68,7 +68,7 @@ def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:
         costs: of one of its subspaces without ZeRO.
         recompute: kinds of recomputation that blocks may have.
     """
-    strategy, of_ranks = costs.strategy, costs.passes.sum(axis=-1)
+    strategy, of_ranks = costs.strategy, costs.seconds
     seconds = of_ranks.min(axis=0)
     distinct = list(dict.fromkeys(costs.work.order))
     speeds = (seconds / of_ranks)[:, distinct].max(axis=(1, 2))  # [S] at most, over the fastest rank

@@ -20,8 +20,8 @@ search has. These estimates lay out nothing. Nothing is proven by them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-
-import numpy as np
+from functools import lru_cache
+from itertools import product
 
 from automap_models.core.framework import Degrees
 from automap_models.planners import effort
@@ -59,24 +59,17 @@ def _of_ranks(
     grid: Grid, costs: RankCosts, degrees: Degrees, zero: int, recompute: list[int]
 ) -> Iterator[tuple[float, Subspace]]:
     """Of ranks that share everything evenly, or by their speed where their devices differ and layers may."""
-    ends, pp, micro_batches = list(costs.ends), degrees.pp, costs.strategy.micro_batches
-    seconds = costs.passes.sum(axis=-1)
-    shares = np.full(pp, 1.0 / pp)
-    if len(costs.of_groups) > 1 and UNEQUAL not in grid.problem.without:
-        shares = costs.speeds()
-    alone_s = np.tensordot(seconds, costs.blocks, (1, 0)) + seconds[:, ends].sum(axis=1)  # [S, R] of a micro-batch
-    work_s = (shares[:, None] * alone_s).max(axis=0)
-    saved = (costs.blocks @ costs.saved + costs.saved[ends].sum(axis=0) / pp) / pp
+    pp, micro_batches = degrees.pp, costs.strategy.micro_batches
+    shared = costs.shared(len(costs.of_groups) > 1 and UNEQUAL not in grid.problem.without)
     recompute = costs.undominated(recompute)
-    kinds = list(zip(work_s[recompute].tolist(), saved[recompute].tolist(), strict=True))
-    spare = costs.room - grid.problem.reserve(pp) - shares * (costs.blocks @ costs.state) - costs.state[ends].max()
-    room = float((spare / (pp * shares)).min())
-    once_s = costs.even_update_s + float(costs.gradients.max(axis=0) @ costs.blocks) / pp
+    kinds = list(zip(shared.work_s[recompute].tolist(), shared.saved[recompute].tolist(), strict=True))
+    spare = costs.room - grid.problem.reserve(pp) - shared.state - shared.end_state
+    room = float((spare / (pp * shared.shares)).min())
     for choice in grid.schedules(degrees):
         free = room / in_flight(choice, pp, micro_batches)
         alike = min((work for work, memory in kinds if memory <= free), default=float("inf"))
         rank_s = micro_batches * (alike if grid.problem.recompute_alike else mixed_work(kinds, free))
-        step_s = rank_s * (1 + bubble(choice, pp, micro_batches)) + once_s
+        step_s = rank_s * (1 + bubble(choice, pp, micro_batches)) + shared.once_s
         if step_s < float("inf"):
             yield step_s, Subspace(degrees, zero, choice)
 
@@ -88,15 +81,16 @@ def mixed_work(kinds: Sequence[tuple[float, float]], room: float) -> float:
         kinds: seconds and bytes of a rank whose blocks all recompute in one way, for each of them.
         room: bytes.
     """
-    least = min((seconds for seconds, memory in kinds if memory <= room), default=float("inf"))
-    for seconds, memory in kinds:
-        for other_s, other in kinds:
-            if other <= room < memory:
-                share = (room - other) / (memory - other)
-                least = min(least, share * seconds + (1 - share) * other_s)
-    return least
+    few = [kind for kind in kinds if kind[1] <= room]
+    mixed = [min((seconds for seconds, _ in few), default=float("inf"))]
+    for (seconds, memory), (other_s, other) in product(kinds, few):
+        if memory > room:
+            share = (room - other) / (memory - other)
+            mixed.append(share * seconds + (1 - share) * other_s)
+    return min(mixed)
 
 
+@lru_cache(maxsize=4096)
 def bubble(choice: ScheduleChoice, ranks: int, micro_batches: int) -> float:
     """Share of a rank's work that it waits, about; of few micro-batches at least while the first one goes through all
     ranks and back, which takes two thirds of its passes."""
@@ -107,6 +101,7 @@ def bubble(choice: ScheduleChoice, ranks: int, micro_batches: int) -> float:
     return max(waiting * shares.get(choice.schedule, 1.0) / looping, there_and_back)
 
 
+@lru_cache(maxsize=4096)
 def in_flight(choice: ScheduleChoice, ranks: int, micro_batches: int) -> float:
     """Micro-batches whose activations a rank holds, about: the mean of the fullest one and the last one."""
     same = {"gpipe": micro_batches, "zb-v": ranks, "zb-h1": ranks, "dualpipev": ranks + 1}

@@ -61,6 +61,7 @@ class Grid:
         self.problem, self.fixed = problem, problem.fixed
         self.precision, self.dispatcher, self.offload = problem.precision, problem.dispatcher, problem.offload
         self.shape, self.devices, self.within = problem.work.shape, problem.cluster.devices, problem.within
+        self._choices: dict[Degrees, Sequence[ScheduleChoice]] = {}
 
     def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
         return (self.fixed[name],) if name in self.fixed else values
@@ -131,6 +132,11 @@ class Grid:
 
     def schedules(self, degrees: Degrees) -> Sequence[ScheduleChoice]:
         """Schedules with virtual stages that run so many micro-batches."""
+        if degrees not in self._choices:
+            self._choices[degrees] = self._runnable(degrees)
+        return self._choices[degrees]
+
+    def _runnable(self, degrees: Degrees) -> Sequence[ScheduleChoice]:
         micro_batches = self.problem.global_batch // (degrees.dp * degrees.micro_batch)
         virtual = self.fixed.get("vp")
         if "layers" in self.fixed and virtual is None:

@@ -50,6 +50,25 @@ class Columns(NamedTuple):
     unit: float
 
 
+class SharedEvenly(NamedTuple):
+    """What ranks take that share all blocks evenly, or by their speed.
+
+    Attributes:
+        shares: [S] of the blocks.
+        work_s, saved: [R] seconds of the longest rank and bytes that one saves of a micro-batch.
+        state: [S] bytes of blocks, beside the layer of most at the ends.
+        end_state: bytes of that.
+        once_s: seconds of gradients and the update.
+    """
+
+    shares: FloatArray
+    work_s: FloatArray
+    saved: FloatArray
+    state: FloatArray
+    end_state: float
+    once_s: float
+
+
 class RankCosts:
     """Costs of layers on ranks, of all subspaces that differ in nothing but their schedule and virtual stages.
 
@@ -81,6 +100,12 @@ class RankCosts:
         self.saved, self.for_weights = layers.memory[..., 0], layers.memory[..., 1]
         self._columns: dict[tuple[int, ...], Columns] = {}
         self._undominated: dict[tuple[int, ...], list[int]] = {}
+        self._shared: dict[bool, SharedEvenly] = {}
+
+    @cached_property
+    def seconds(self) -> FloatArray:
+        """[S, k, R] of all passes of a layer for one micro-batch."""
+        return np.asarray(self.passes.sum(axis=-1))
 
     @cached_property
     def boundary(self) -> float:
@@ -122,13 +147,12 @@ class RankCosts:
     @cached_property
     def step_seconds(self) -> FloatArray:
         """[S, k, R] seconds of a layer in a step: its passes, and its gradients that never hide."""
-        passes = self.strategy.micro_batches * self.passes.sum(axis=-1)
-        return np.asarray(passes + self.gradients[:, :, None])
+        return np.asarray(self.strategy.micro_batches * self.seconds + self.gradients[:, :, None])
 
     @cached_property
     def work_s(self) -> FloatArray:
         """[k] seconds of a layer for one micro-batch, without recomputation, on the rank that takes least."""
-        return np.asarray(self.passes[..., 0, :].sum(axis=-1).min(axis=0))
+        return np.asarray(self.seconds[..., 0].min(axis=0))
 
     @cached_property
     def optimizer(self) -> FloatArray:
@@ -168,8 +192,24 @@ class RankCosts:
 
     def speeds(self) -> FloatArray:
         """[S] shares of the layers with which all ranks take equally long, by what they take for all of them."""
-        alone_s = self.passes[:, :, 0].sum(axis=-1)[:, list(self.work.order)].sum(axis=-1)
+        alone_s = self.seconds[:, list(self.work.order), 0].sum(axis=-1)
         return np.asarray((1.0 / alone_s) / (1.0 / alone_s).sum())
+
+    def shared(self, by_speed: bool) -> SharedEvenly:
+        """What ranks take that share all blocks evenly, or by their speed."""
+        if by_speed not in self._shared:
+            ends, pp = list(self.ends), self.strategy.pp
+            shares = self.speeds() if by_speed else np.full(pp, 1.0 / pp)
+            alone_s = np.tensordot(self.seconds, self.blocks, (1, 0)) + self.seconds[:, ends].sum(axis=1)  # [S, R]
+            self._shared[by_speed] = SharedEvenly(
+                shares,
+                (shares[:, None] * alone_s).max(axis=0),
+                (self.blocks @ self.saved + self.saved[ends].sum(axis=0) / pp) / pp,
+                shares * (self.blocks @ self.state),
+                self.state[ends].max(),
+                self.even_update_s + float(self.gradients.max(axis=0) @ self.blocks) / pp,
+            )
+        return self._shared[by_speed]
 
     def _least(self, of_groups: list[FloatArray], *, of_slowest: bool = False) -> FloatArray:
         """[S, …] of each rank the least over the groups that it has devices of; or what the slowest of these takes, for
