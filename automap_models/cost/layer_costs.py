@@ -59,6 +59,16 @@ class LayerCosts:
     gathered_bytes: FloatArray
 
     @cached_property
+    def sums(self) -> FloatArray:
+        """[k·R, 15] what stages have the sums of: times, and bytes saved, kept and saved by the host."""
+        return np.concatenate([self.times, self.memory[..., [0, 1, 3]]], axis=2).reshape(-1, 15)
+
+    @cached_property
+    def stored(self) -> FloatArray:
+        """[k, 4] parameters and frozen bytes."""
+        return np.concatenate([self.parameters, self.frozen_bytes], axis=1)
+
+    @cached_property
     def passes(self) -> FloatArray:
         """[k, R, 3] seconds of F, I and W."""
         both = self.times[..., 4:].reshape(*self.times.shape[:2], 4, 2).sum(axis=2)

@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (965, 8),
     "core": (8_223, 37),
-    "cost": (3_994, 20),
+    "cost": (4_011, 20),
     "envs": (1_509, 12),
     "export": (2_380, 16),
     "formats": (5_349, 21),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_112, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_901, "files": 434, "compiled": 75, "numbers": 264}
+TOTALS = {"lines": 77_918, "files": 434, "compiled": 75, "numbers": 264}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
