@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_336, 19),
-    "planners/strategies": (3_343, 15),
+    "planners/strategies": (3_365, 15),
     "plots": (1_249, 9),
     "requests": (2_776, 16),
     "rl": (960, 9),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_112, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_918, "files": 434, "compiled": 75, "numbers": 264}
+TOTALS = {"lines": 77_940, "files": 434, "compiled": 75, "numbers": 264}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

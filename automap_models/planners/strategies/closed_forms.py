@@ -27,7 +27,7 @@ from automap_models.core.framework import Degrees
 from automap_models.planners import effort
 from automap_models.planners.strategies.grid import Grid, ScheduleChoice, Subspace
 from automap_models.planners.strategies.problem import UNEQUAL
-from automap_models.planners.strategies.subspace_costs import RankCosts
+from automap_models.planners.strategies.subspace_costs import RankCosts, SharedEvenly
 
 
 def estimated_subspaces(
@@ -59,19 +59,31 @@ def _of_ranks(
     grid: Grid, costs: RankCosts, degrees: Degrees, zero: int, recompute: list[int]
 ) -> Iterator[tuple[float, Subspace]]:
     """Of ranks that share everything evenly, or by their speed where their devices differ and layers may."""
-    pp, micro_batches = degrees.pp, costs.strategy.micro_batches
-    shared = costs.shared(len(costs.of_groups) > 1 and UNEQUAL not in grid.problem.without)
+    problem, choices = grid.problem, grid.schedules(degrees)
+    by_speed = len(costs.of_groups) > 1 and UNEQUAL not in problem.without
+    reserved = (problem.reserve_bytes, *problem.rank_reserve_bytes.items())
+    estimates = costs.estimates.setdefault((by_speed, problem.recompute_alike, reserved, *recompute), {})
+    if not estimates.keys() >= set(choices):
+        estimates |= zip(choices, _steps(grid, costs, choices, costs.shared(by_speed), recompute), strict=True)
+    for choice in choices:
+        if estimates[choice] < float("inf"):
+            yield estimates[choice], Subspace(degrees, zero, choice)
+
+
+def _steps(
+    grid: Grid, costs: RankCosts, choices: Sequence[ScheduleChoice], shared: SharedEvenly, recompute: list[int]
+) -> Iterator[float]:
+    """Seconds with each of some schedules."""
+    pp, micro_batches = costs.strategy.pp, costs.strategy.micro_batches
     recompute = costs.undominated(recompute)
     kinds = list(zip(shared.work_s[recompute].tolist(), shared.saved[recompute].tolist(), strict=True))
     spare = costs.room - grid.problem.reserve(pp) - shared.state - shared.end_state
     room = float((spare / (pp * shared.shares)).min())
-    for choice in grid.schedules(degrees):
+    for choice in choices:
         free = room / in_flight(choice, pp, micro_batches)
         alike = min((work for work, memory in kinds if memory <= free), default=float("inf"))
         rank_s = micro_batches * (alike if grid.problem.recompute_alike else mixed_work(kinds, free))
-        step_s = rank_s * (1 + bubble(choice, pp, micro_batches)) + shared.once_s
-        if step_s < float("inf"):
-            yield step_s, Subspace(degrees, zero, choice)
+        yield rank_s * (1 + bubble(choice, pp, micro_batches)) + shared.once_s
 
 
 def mixed_work(kinds: Sequence[tuple[float, float]], room: float) -> float:

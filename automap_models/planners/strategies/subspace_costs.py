@@ -10,7 +10,7 @@ Seconds and bytes of a stage are sums over its layers, whichever they are. What 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -83,6 +83,7 @@ class RankCosts:
         saved, for_weights: [k, R] bytes of a layer from F to I, and from I to W.
         ends: layers before and after the blocks.
         blocks: [k] how many blocks of the model are of each layer.
+        estimates, bounds: what closed_forms and bounds.degrees_bound say, by all else that it depends on.
     """
 
     def __init__(self, pricing: StrategyPricing, strategy: Strategy) -> None:
@@ -101,6 +102,8 @@ class RankCosts:
         self._columns: dict[tuple[int, ...], Columns] = {}
         self._undominated: dict[tuple[int, ...], list[int]] = {}
         self._shared: dict[bool, SharedEvenly] = {}
+        self.estimates: dict[Hashable, dict[Hashable, float]] = {}
+        self.bounds: dict[tuple[int, ...], float] = {}
 
     @cached_property
     def seconds(self) -> FloatArray:
@@ -125,6 +128,12 @@ class RankCosts:
         others, of_experts = costing.of_layers.parameters.T
         parts = state_bytes(self.strategy, others, of_experts, costing.trained_bytes)
         return np.asarray(np.sum(parts, axis=0) + costing.of_layers.frozen_bytes @ frozen_shares(self.strategy))
+
+    @cached_property
+    def tied_state(self) -> float:
+        """Bytes of the training state of a word embedding that the last rank holds, too, where it is another one."""
+        costing = self.of_groups[0]
+        return float(sum(state_bytes(self.strategy, costing.tied, 0.0, costing.trained_bytes)))
 
     @cached_property
     def room(self) -> FloatArray:
@@ -269,10 +278,8 @@ class SubspaceCosts:
         self.of_groups: list[StageCosting] = ranks.pricing.stages(strategy, ranks.of_groups)
         costing = self.of_groups[0]
         self.rank_of: IntArray = np.array(costing.rank_of)
-        tied = costing.tied if costing.tied_apart else 0.0
         self.room = ranks.room - reserve
-        tied_state = sum(state_bytes(strategy, tied, 0.0, costing.trained_bytes))
-        self.room[self.rank_of[-1]] -= costing.logits_bytes + tied_state
+        self.room[self.rank_of[-1]] -= ranks.of_groups[0].logits_bytes + ranks.tied_state * costing.tied_apart
         self.tied_s = max(k.tied_s for k in self.of_groups)
         stages, boundary = strategy.stages, ranks.boundary
         crossing = costing.groups.crossing
