@@ -25,7 +25,7 @@ from automap_models.importing import config_arguments, verl
 from automap_models.importing.documents import FALSE, Document, Path, count_at, parse, tables, text_of, unread, value_at
 from automap_models.importing.setting import GROUPS, Setting, contradiction
 from automap_models.resources import is_file
-from automap_models.workloads.catalogue import WORKLOADS, canonical
+from automap_models.workloads.catalogue import canonical
 
 Keys = Mapping[str, Any]
 """Key → `number`, or words → what they say."""
@@ -51,7 +51,6 @@ FIXED = ("precision", "offload", "global_batch")
 APART = "the documents of a sample are priced as if attention read all of it; `packed` says how long they are"
 OF_DOCUMENTS: Mapping[str, tuple[str, ...]] = {"apart": (APART,), "together": ()}
 """Setting.documents → notes, in place of those of padding."""
-_SUFFIX = re.compile(r"-(instruct|chat|it|base|hf|v\d+(\.\d+)*|\d+k|\d{4}|bnb|4bit|nf4|bf16|unsloth|abf|preview|text)$")
 
 
 def table_of(document: Document) -> str | None:
@@ -124,8 +123,9 @@ def read(document: Document, target: str, file: File | None = None, vocabulary: 
 
 
 def _name(document: Document, table: Mapping[str, Any]) -> str:
-    """Of the built-in model that the file names."""
-    return next(filter(None, (named(str(_raw(document, key))) for key in table.get("model", ()))), "")
+    """Of the built-in model that the file names, or a folder of which."""
+    folders = (str(_raw(document, key)).rstrip("/").rpartition("/")[2] for key in table.get("model", ()))
+    return next(filter(None, map(canonical, folders)), "")
 
 
 def _devices(document: Document, table: Mapping[str, Any]) -> tuple[int, int | None]:
@@ -277,21 +277,6 @@ def _word(meanings: Mapping[Any, Any], value: Any, former: Any) -> Any:
     """How a key says a value; false where it has no word for it."""
     word = next((word for word, meaning in meanings.items() if meaning == value), False)
     return word.upper() if isinstance(word, str) and str(former).isupper() else word
-
-
-def named(model: str) -> str:
-    """The built-in model that a name of the Hugging Face hub or a folder is of; empty where there is none."""
-    name = model.rstrip("/").rpartition("/")[2].lower().replace("_", "-").removeprefix("meta-")
-    while name:
-        exact = canonical(name) or next((one for one in WORKLOADS if _plain(one) == _plain(name)), None)
-        if exact or not (shorter := _SUFFIX.sub("", name)) or shorter == name:
-            return exact or ""
-        name = shorter
-    return ""
-
-
-def _plain(name: str) -> str:
-    return name.replace("-", "").replace("_", "").replace(".", "")
 
 
 def _with_deepspeed(setting: Setting, document: Document, table: Mapping[str, Any], file: File | None) -> Setting:

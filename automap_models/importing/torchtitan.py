@@ -91,7 +91,7 @@ def read(document: Document, ending: str, file: File) -> Setting:
         text=document.text,
         rewrite=lambda strategy: document.edited(_words(values, fields, strategy)),
         split=split,
-        name=canonical(FLAVORS.get(name, name.lower())) or "",
+        name=canonical(FLAVORS.get(name, name)) or "",
         lacking=("the model",),
         sequence=_first(values, "seq_len") or (2048 if ending == ".toml" else None),
         unread=left_out,

@@ -11,7 +11,7 @@ from automap_models.errors import BadInput
 from automap_models.export.target import Source
 from automap_models.export.targets import LAUNCHES, TARGETS, target_by_name
 from automap_models.formats.hardware_yaml import known_clusters
-from automap_models.requests import FIELDS, ExportRequest, solve
+from automap_models.requests import FIELDS, TRAINING, ExportRequest, solve
 from automap_models.requests.words import in_words
 from automap_models.serve.answers import estimate_of
 from automap_models.serve.questions import Question, cluster_named
@@ -59,19 +59,22 @@ def command(question: Question) -> str:
             raise BadInput("of each stage is no option of the command", where=f"`{name}`", do="copy Python")
     topo = "--topo" if question.cluster in known_clusters() else "--gpus"
     words = ["automap", "plan", question.model if question.config is None else "config.json", topo, question.cluster]
-    given = {"sequence": question.sequence, "runtime": question.runtime, **fields}
-    for name in ("sequence", "global_batch", "runtime", "schedule", *FIELDS):
+    training = question.training()
+    patterns = training.pop("freeze", ())
+    given = {"sequence": question.sequence, "runtime": question.runtime, **fields, **training}
+    for name in ("sequence", "global_batch", "runtime", "schedule", *FIELDS, *TRAINING):
         value = given.get(name)
         if value is not None and value is not False:
             text = [] if value is True else [",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
             words += [f"--{name.replace('_', '-')}", *text]
+    words += [word for pattern in patterns for word in ("--freeze", pattern)]
     return shlex.join([*words, "--price"]) + "\n"
 
 
 def python(question: Question) -> str:
     """The lines of Python that price the strategy."""
     shipped = question.cluster in known_clusters()
-    given = {"sequence": question.sequence, "runtime": question.runtime, **_fields(question)}
+    given = {"sequence": question.sequence, "runtime": question.runtime, **_fields(question), **question.training()}
     options = [repr(question.model if question.config is None else "config.json")]
     options.append(f"{'' if shipped else 'gpus='}{question.cluster!r}")
     options += [f"{name}={value!r}" for name, value in given.items() if value is not None]

@@ -16,6 +16,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Dispatcher, Offload, Precision, Recompute
+from automap_models.core.tuning import Loss, Optimizer, States, Training
 from automap_models.core.units import LARGEST
 from automap_models.cost.profile_layers import PRECISIONS
 from automap_models.errors import BadInput
@@ -32,7 +33,7 @@ from automap_models.formats.hardware_yaml import (
 from automap_models.formats.runtime_yaml import known_runtimes
 from automap_models.formats.schema import Index
 from automap_models.planners.strategies.problem import usual_precision
-from automap_models.requests import StrategyRequest
+from automap_models.requests import TRAINING, StrategyRequest
 from automap_models.requests.plan import FREE, plan_request
 from automap_models.workloads.catalogue import canonical, nearest
 from automap_models.workloads.config_json import decode_config
@@ -55,6 +56,7 @@ class Question(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
         cluster: a shipped one's name, or devices such as 32xh100.
         sequence: tokens of a sample.
         runtime: name of a shipped one.
+        optimizer, …, packed: options of `core.tuning.Training`; patterns of `freeze` stand with commas between.
         others: fields of `core.strategy.Strategy`.
     """
 
@@ -81,10 +83,23 @@ class Question(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     dispatcher: Dispatcher | None = None
     offload: Offload | None = None
     layers: Numbers | None = None
+    optimizer: Optimizer | None = None
+    states: States | None = None
+    freeze: Annotated[str, Meta(max_length=1000)] | None = None
+    lora: Annotated[str, Meta(max_length=1000)] | None = None
+    quantize: bool | None = None
+    loss: Loss | None = None
+    packed: Number | None = None
 
     def fields(self) -> dict[str, Any]:
         """Those of the strategy that are given, but for the batch."""
         return {name: value for name in (*FREE, "schedule") if (value := getattr(self, name)) is not None}
+
+    def training(self) -> dict[str, Any]:
+        """Those of what is trained that are given."""
+        options = {name: value for name in TRAINING if (value := getattr(self, name)) is not None}
+        patterns = [pattern.strip() for pattern in options.pop("freeze", "").split(",")]
+        return options | ({"freeze": tuple(patterns)} if any(patterns) else {})
 
     def changed(self, name: str, value: object) -> Question:
         """The same question with another value of a field."""
@@ -101,7 +116,8 @@ def request_of(question: Question, *, price: bool) -> StrategyRequest:
     """
     cluster, devices = cluster_named(question.cluster)
     precision = question.precision or usual_precision(devices)
-    work = work_of(question.model, question.config, question.sequence, DTYPES.get(precision, "bfloat16"))
+    training = Training.of_options(**question.training())
+    work = work_of(question.model, question.config, question.sequence, DTYPES.get(precision, "bfloat16"), training)
     if question.runtime is not None and question.runtime not in known_runtimes():
         raise BadInput(f"unknown runtime {question.runtime!r}", where="`runtime`", do=_one_of(known_runtimes()))
     options = {"precision": precision, "global_batch": question.global_batch, "runtime": question.runtime}
@@ -118,18 +134,18 @@ def request_of(question: Question, *, price: bool) -> StrategyRequest:
 
 
 @lru_cache(maxsize=64)
-def work_of(model: str, config: str | None, sequence: int | None, dtype: str) -> ModelWork:
+def work_of(model: str, config: str | None, sequence: int | None, dtype: str, training: Training) -> ModelWork:
     """The work of a transformer by name, or of the one in the text of a config.json.
 
     Raises:
-        BadInput: it is none, or cannot have so many tokens.
+        BadInput: it is none, cannot have so many tokens, or has not what is to be trained.
     """
     if config is None:
         if canonical(model) is None:
             raise BadInput(f"unknown model {model!r}", where="`model`", do=nearest(model))
-        return transformer(Source(model, SourceKind.WORKLOAD, sequence=sequence, dtype=dtype)).work()
+        return transformer(Source(model, SourceKind.WORKLOAD, sequence=sequence, dtype=dtype)).work(training)
     read = decode_config(config.encode(), model or "config", where="config.json", sequence=sequence)
-    return configured(read, sequence=sequence, dtype=dtype).work()
+    return configured(read, sequence=sequence, dtype=dtype).work(training)
 
 
 @lru_cache(maxsize=64)

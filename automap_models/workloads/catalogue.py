@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -66,21 +68,48 @@ WORKLOADS: dict[str, Workload] = {
     name: Workload(**row) for name, row in json.loads(Path(__file__).with_name("models.json").read_bytes()).items()
 }
 """Name → workload, in the order of the list."""
-_OTHER_NAMES = {"gpt3-6.7b": "gpt3_7b"}
+_OTHER_NAMES = {
+    "gpt3-6.7b": "gpt3_7b",
+    "bloom": "bloom-176b",
+    "phi-1_5": "phi-1.5",
+    "llama-4-scout-17b-16e": "llama4-scout",
+    "llama-4-maverick-17b-128e": "llama4-maverick",
+}
+_VARIANT = re.compile(
+    r"-(instruct|chat|it|base|hf|thinking|v\d+(\.\d+)*|\d+k|\d{4}|bnb|4bit|nf4|bf16|fp8|unsloth|abf|preview|text)$"
+)
+"""What a name ends on that says how a model was trained or is stored, and nothing of its layers."""
 
 
+@lru_cache(maxsize=1024)
 def canonical(name: str) -> str | None:
-    """A workload's name as the list has it, where - is as good as _; None for any other text.
+    """A workload's name as the list has it; None where the list has no such model.
 
-    >>> canonical("gpt2-medium")
-    'gpt2_medium'
+    - is as good as _, or as nothing, and capitals are as good as small letters. Of a name of the Hugging Face hub it
+    is that of the model with the same layers, whoever has trained it further.
+
+    >>> canonical("gpt2-medium"), canonical("meta-llama/Llama-3.1-8B-Instruct")
+    ('gpt2_medium', 'llama3.1-8b')
     """
-    name = _OTHER_NAMES.get(name, name)
-    return name if name in WORKLOADS else next((key for key in WORKLOADS if _plain(key) == _plain(name)), None)
+    owner, _, short = name.rpartition("/")
+    short = short.lower().removeprefix("meta-")
+    while short and re.fullmatch(r"([\w-][\w.-]*)?", owner):
+        short = _OTHER_NAMES.get(short, short)
+        if (key := _listed().get(_plain(short))) is not None:
+            return key
+        short, variants = _VARIANT.subn("", short)
+        if not variants:
+            break
+    return None
+
+
+@cache
+def _listed() -> dict[str, str]:
+    return {_plain(key): key for key in WORKLOADS}
 
 
 def _plain(name: str) -> str:
-    return name.replace("_", "-")
+    return name.replace("_", "").replace("-", "")
 
 
 def names() -> tuple[str, ...]:
@@ -114,6 +143,7 @@ def workload_of(name: str) -> Workload:
 
 def nearest(name: str) -> str:
     """What to do about a name that no model has: the names that are like it, and where all of them are."""
-    close = difflib.get_close_matches(name.lower().replace("_", "-"), WORKLOADS, n=3, cutoff=0.5)
+    short = name.lower().rpartition("/")[2].replace("_", "-")
+    close = difflib.get_close_matches(short, WORKLOADS, n=3, cutoff=0.5)
     meant = f"did you mean {', '.join(close)}? " if close else ""
-    return f"{meant}automap models lists all {len(WORKLOADS)}"
+    return f"{meant}automap models lists all {len(WORKLOADS)}, and any model's config.json can be given"

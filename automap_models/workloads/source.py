@@ -35,6 +35,8 @@ _WANTED: Mapping[str, str] = {
 }
 _FACTORY = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:\w+")
 _WORD = re.compile(r"[\w-]+(?:\.\d[\w-]*)?")
+_HUB = re.compile(r"[\w-][\w.-]*/" + _WORD.pattern)
+"""A name of the Hugging Face hub: owner and model."""
 _INTEGERS = re.compile(r"(?:torch\.)?u?i(?:nt)?\d+")
 _OTHER_FILES: Mapping[str, tuple[str, str]] = {
     ".py": ("is Python source", "name the factory in it, as in my_package.my_module:make_step"),
@@ -110,18 +112,18 @@ class Source:
 
 
 def source_kind(what: str) -> SourceKind:
-    """What it is: a model's name before a file of that name (`./bert48` is the file).
+    """What it is: a name of the list before a file of that name (`./bert48` is the file), others after it.
 
     Raises:
         BadInput: it looks like a name and is none, or the file cannot be read.
     """
-    if canonical(what) is not None:
+    path, name = Path(what), canonical(what)
+    if name is not None and (name == what or not exists(path)):
         return SourceKind.WORKLOAD
-    path = Path(what)
     if not exists(path):
         if _FACTORY.fullmatch(what):
             return SourceKind.FACTORY
-        if _WORD.fullmatch(what):
+        if _WORD.fullmatch(what) or _HUB.fullmatch(what):
             raise BadInput("is neither a file nor a known model", where=what, do=nearest(what))
         if ":" in path.name:
             do = "write a factory as my_package.my_module:make_step, without folders and .py"

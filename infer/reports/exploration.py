@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from automap_models.core.cluster import group_bytes, memory_verdict
+from automap_models.core.cluster import memory_verdict
 from automap_models.core.device import Device
 from automap_models.core.estimate import strategy_in_words
 from automap_models.core.microbatch import SAMPLE_TOKENS, microbatch_size
@@ -240,7 +240,7 @@ def memory_in_words(candidate: Candidate) -> str:
     where = f"stage {parts.fullest}" if candidate.plan.stages > 1 else "each device"
     contents = ", ".join(f"{name} {size(part(parts))}" for name, (part, _) in SIZES.items())
     nbytes = f"{size(parts.memory_bytes)} of {size(candidate.limit_bytes)} on {where}: {contents}"
-    groups = group_bytes(candidate.plan.stages, *candidate.degrees[parts.fullest])
+    groups = candidate.groups_bytes
     beside = f"; beside it {size(groups)} of groups' buffers, as strategies count them" if groups else ""
     return f"{memory_verdict(parts.memory_bytes, candidate.limit_bytes, groups)}: {nbytes}{beside}"
 

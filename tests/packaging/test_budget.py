@@ -28,12 +28,12 @@ BUDGET = {
     "envs": (1_509, 12),
     "export": (2_380, 16),
     "formats": (5_349, 21),
-    "importing": (2_165, 15),
+    "importing": (2_150, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
     "planners/placement": (3_268, 17),
-    "planners/portfolio": (2_871, 15),
+    "planners/portfolio": (2_906, 15),
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_336, 19),
@@ -41,11 +41,11 @@ BUDGET = {
     "plots": (1_249, 9),
     "requests": (2_776, 16),
     "rl": (960, 9),
-    "serve": (1_115, 9),
+    "serve": (1_134, 9),
     "run": (4_708, 24),
     "simulate": (1_769, 10),
     "torch_export": (3_100, 14),
-    "workloads": (5_982, 35),
+    "workloads": (6_014, 35),
     "zoo": (1, 1),
     "infer": (6_074, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_112, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_940, "files": 434, "compiled": 75, "numbers": 264}
+TOTALS = {"lines": 78_011, "files": 434, "compiled": 75, "numbers": 265}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -61,6 +61,9 @@ def config(tmp_path: Path) -> str:
         {"schedule": "zb-v", "precision": "fp32", "runtime": "torchtitan"},
         {"layers": [1, 3, 3, 1], "vp": 2, "recompute": ["none", "full", "full", "none"]},
         {"tp": 1, "pp": 1, "precision": "fp32", "sequence": 128},
+        {"lora": "16:q,v", "quantize": True, "packed": 64},
+        {"loss": "dpo", "optimizer": "adamw-8bit", "states": "bf16", "sequence": 256},
+        {"freeze": "embedding, block_0/q"},
     ],
 )
 def test_a_price_is_that_of_the_library(ask: Ask, config: str, fields: dict[str, Any]) -> None:
@@ -69,6 +72,7 @@ def test_a_price_is_that_of_the_library(ask: Ask, config: str, fields: dict[str,
         name: value for name, value in {**QUESTION, **fields}.items() if name not in ("model", "config", "cluster")
     }
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    given |= {"freeze": given["freeze"].split(", ")} if "freeze" in given else {}
     price = am.price(config, gpus="8xh100", **given)
     assert status == 200
     assert answer["step_s"] == price.step_s
@@ -131,6 +135,13 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "dispatcher": ("no-such", "deepep"),
     "layers": ([8], [4, 5], [-1, 9], ["a"], [1] * 5000),
     "etp": (3, 0),
+    "lora": ("0", "x", "16:no-such", 16, ""),
+    "freeze": ("no-such", "block_99", 3),
+    "quantize": (True, "yes"),
+    "loss": ("no-such", 3),
+    "optimizer": ("no-such", 1),
+    "states": ("fp8", 1),
+    "packed": (0, -1, "64", 2.5),
     "unknown": (1,),
     **dict.fromkeys(("tp", "pp", "dp", "cp", "ep"), (0, -1, 3, 16, 2.5, "2", [2])),
     "vp": (0, -1, 99, "2"),
@@ -229,11 +240,18 @@ def test_a_search_is_refused_where_many_wait(client: TestClient, monkeypatch: py
     assert answer.json()["do"] == "try again later"
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"layers": [5, 3], "zero": 1, "sequence_parallel": True, "runtime": "megatron", "sequence": 256},
+        {"lora": "16:q,v", "quantize": True, "packed": 64, "optimizer": "adamw-8bit"},
+        {"freeze": "embedding, block_0", "loss": "pairs", "states": "bf16"},
+    ],
+)
 def test_the_copied_command_and_python_give_the_price(
-    ask: Ask, config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ask: Ask, config: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(Path(config).parent)
-    fields = {"layers": [5, 3], "zero": 1, "sequence_parallel": True, "runtime": "megatron", "sequence": 256}
     step_s = ask("price", **fields)[1]["step_s"]
     command = ask("copy/command", **fields)[1]["files"][""]
     assert main([*command.split()[1:], "--json"]) == 0

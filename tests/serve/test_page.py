@@ -237,6 +237,20 @@ def test_a_link_is_the_same_page(page: Page) -> None:
     assert checked[:6] == ["2", "2", "1", "1", "2", "1"]
 
 
+def test_adapters_are_priced_and_travel_with_the_link(page: Page) -> None:
+    page.click("#training summary")
+    page.one("[name=lora]").send_keys("16:q,v")
+    page.one("[name=quantize] option[value=true]").click()
+    page.one("[name=packed]").send_keys("1024")
+    fields = {"lora": "16:q,v", "quantize": True, "packed": 1024}
+    price = am.price("llama3-8b", gpus="8xh100", sequence=4096, global_batch=64, **fields)
+    page.wait(lambda: page.text("#verdict") == f"{duration(price.step_s)} a step {price.verdict}")
+    assert {name: page.state[name] for name in fields} == {"lora": "16:q,v", "quantize": "true", "packed": "1024"}
+    page.show(page.driver.current_url.partition("#")[2])
+    page.wait(lambda: page.text("#verdict") == f"{duration(price.step_s)} a step {price.verdict}")
+    assert page.one("[name=quantize]").get_attribute("value") == "true"
+
+
 def test_a_config_json_is_pasted_and_travels_with_the_link(page: Page) -> None:
     config = '{"model_type": "gpt2", "n_embd": 256, "n_layer": 6, "n_head": 4, "n_positions": 512, "vocab_size": 2048}'
     page.click("#config summary")

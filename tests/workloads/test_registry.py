@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from automap_models.hlo.step import TrainingStep
 from automap_models.workloads import catalogue, registry
 from automap_models.workloads.config_json import read_config
 from automap_models.workloads.sizes import Architecture
+from automap_models.workloads.source import SourceKind, source_kind
 
 GPT = {"gpt2_medium": (1024, 24, 16), "gpt2_xl": (1600, 48, 25), "gpt3_7b": (4096, 32, 32), "gpt3_13b": (5120, 40, 40)}
 """Name → width, layers, heads."""
@@ -268,8 +270,54 @@ def test_a_hyphen_in_a_name_is_as_good_as_an_underscore() -> None:
     assert catalogue.canonical("qwen2.5-7b") == catalogue.canonical("qwen2.5_7b") == "qwen2.5-7b"
     assert catalogue.canonical("gpt3-6.7b") == "gpt3_7b"
     assert catalogue.canonical("gpt5") is None
-    assert len({name.replace("-", "_") for name in workloads.names()}) == len(workloads.names())
+    assert len({re.sub("[-_]", "", name.lower()) for name in workloads.names()}) == len(workloads.names())
     assert registry.sized("gpt2-xl").name == "gpt2_xl"
+
+
+@pytest.mark.parametrize(
+    ("name", "listed"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3.1-8b"),
+        ("meta-llama/Meta-Llama-3-70B", "llama3-70b"),
+        ("meta-llama/Llama-2-70b-hf", "llama2-70b"),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama4-scout"),
+        ("google/gemma-3-27b-it", "gemma3-27b"),
+        ("google/gemma-2b", "gemma-2b"),
+        ("google/gemma-2-2b", "gemma2-2b"),
+        ("Qwen/Qwen3-Next-80B-A3B-Thinking", "qwen3-next-80b-a3b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
+        ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
+        ("google-bert/bert-base-cased", "bert-base-cased"),
+        ("google/mt5-base", "mt5-base"),
+        ("microsoft/phi-1_5", "phi-1.5"),
+        ("bigscience/bloom", "bloom-176b"),
+        ("openai-community/gpt2", "gpt2"),
+        ("gpt-2", "gpt2"),
+        ("gpt2-9b", None),
+        ("llama", None),
+        ("../bert48", None),
+        ("./bert48", None),
+        ("/models/bert48", None),
+        ("a/b/bert48", None),
+        ("", None),
+        ("base", None),
+    ],
+)
+def test_a_name_of_the_hub_is_that_of_the_model_with_the_same_layers(name: str, listed: str | None) -> None:
+    assert catalogue.canonical(name) == listed
+
+
+def test_a_file_comes_before_a_name_that_is_not_written_as_in_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert source_kind("google/gemma-2b") is SourceKind.WORKLOAD
+    (tmp_path / "google").mkdir()
+    (tmp_path / "google" / "gemma-2b").write_bytes(b"")
+    assert source_kind("google/gemma-2b") is SourceKind.PROFILE
+    (tmp_path / "gemma-2b").write_bytes(b"")
+    assert source_kind("gemma-2b") is SourceKind.WORKLOAD
 
 
 def test_a_config_by_name_has_the_dropout_of_its_file_if_it_is_asked_for() -> None:

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from automap_models.core.cluster import RESERVE, group_bytes
 from automap_models.core.result import Alternative, Bound, Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, DEFAULT_MIN_STAGE, require_gain
 from automap_models.core.staged import StagedPlan, StagedProblem
@@ -110,6 +111,9 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         if not candidates:
             return Result(space.base, None, None, "stopped")
         best = simplest(candidates, self.config.min_gain)
+        if best.at_risk and self.config.min_gain:
+            candidates += self._with_room(portfolio)
+            best = simplest(candidates, self.config.min_gain)
         while others := [other for other in portfolio.others(best) if not _is_candidate(other, candidates)]:
             candidates += [(_kind(portfolio, other), other) for other in others]
             best = simplest(candidates, self.config.min_gain)
@@ -127,6 +131,16 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
                 "shorter": tuple(_shorter(portfolio, candidates, best)),
             },
         )
+
+    def _with_room(self, portfolio: Portfolio) -> list[tuple[Simplicity, Candidate]]:
+        """The best plans of those that are not at risk, whatever groups their devices are in; nothing is proven."""
+        space, cluster = portfolio.space, portfolio.space.cluster
+        room_bytes = (1.0 - RESERVE) * cluster.memory - group_bytes(2, 2)
+        if room_bytes <= 0.0:
+            return []
+        narrower = replace(space, cluster=cluster.with_memory(room_bytes))
+        candidates, _, _ = self._best_plans(Portfolio(narrower, portfolio.deadline, refine=portfolio.refine), 0.0)
+        return [(kind, portfolio.same_plan(one)) for kind, one in candidates]
 
     def _best_plans(
         self, portfolio: Portfolio, certify_s: float
@@ -199,7 +213,9 @@ def _shorter(
             requirement = (
                 kind.requires if kind is not rank else "no more than this plan, but more stages or less free memory"
             )
-            shorter.append(Alternative(_in_words(shortest), shortest.step_s, requirement))
+            risk = f", at risk ({size(shortest.memory_bytes)} of {size(shortest.limit_bytes)})"
+            what = _in_words(shortest) + (risk if shortest.at_risk and not best.at_risk else "")
+            shorter.append(Alternative(what, shortest.step_s, requirement))
     deep = None if best.problem.schedule == DEEP else portfolio.under(DEEP, best)
     if deep is not None and deep.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
         what = f"{_in_words(deep)}, {size(deep.memory_bytes)} on the fullest device"

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from automap_models.core.cluster import memory_verdict
+from automap_models.core.cluster import group_bytes, memory_verdict
 from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Bound
 from automap_models.core.schedules import DEFAULT_SCHEDULE
@@ -94,6 +94,16 @@ class Candidate:
     def fits(self) -> bool:
         """Whether it fits every device."""
         return self.cost.feasible
+
+    @property
+    def groups_bytes(self) -> float:
+        """What the fullest device holds beside the plan's bytes for the groups that it is in (`group_bytes`)."""
+        return group_bytes(self.plan.stages, *self.degrees[self.cost.fullest])
+
+    @property
+    def at_risk(self) -> bool:
+        """Whether a plan that fits leaves too little for its groups, and for what estimates fall short by."""
+        return memory_verdict(self.memory_bytes, self.limit_bytes, self.groups_bytes) != "fits"
 
 
 @dataclass(frozen=True)
@@ -197,28 +207,32 @@ def simplicity(plan: StagedPlan, devices: int, ends: Collection[int]) -> Simplic
     return Simplicity.BLOCKS if set(plan.cuts) <= set(ends) else Simplicity.EQUAL
 
 
-def simplest(candidates: Sequence[tuple[Simplicity, Candidate]], min_gain: float) -> Candidate:
-    """The simplest of nearly equal plans.
+RISK = 5.0
+"""How many times as much shorter a plan has to be that is at risk, where another one is not."""
 
-    From the simplest kind to the hardest, in one kind those with room in the memory before those at risk, from few
-    stages to many, and of these from 1F1B, which holds the fewest micro-batches, to other schedules: a later plan is
-    taken where its step is more than `min_gain` shorter than that of the one taken before, relatively. So no plan is
-    shorter by more than that than the one taken in the end.
+
+def simplest(candidates: Sequence[tuple[Simplicity, Candidate]], min_gain: float) -> Candidate:
+    """The simplest of nearly equal plans, with room in the memory where that costs little.
+
+    From the simplest kind to the hardest, in one kind from few stages to many, and of these from 1F1B, which holds the
+    fewest micro-batches, to other schedules: a later plan is taken where its step is more than `min_gain` shorter than
+    that of the one taken before, relatively. So no plan is shorter by more than that than the one taken in the end.
+    Plans at risk are looked at last, and have to be RISK times as much shorter.
 
     Args:
         candidates: at least one that fits.
         min_gain: 0 takes the shortest of all, of those that tie the simplest.
     """
     fitting = [(kind, c) for kind, c in candidates if c.fits]
-    ordered = sorted(fitting, key=lambda entry: (entry[0], *_order(entry[1])))
+    ordered = sorted(fitting, key=lambda entry: (entry[1].at_risk, entry[0], *_order(entry[1])))
     _, chosen = ordered[0]
     for _, candidate in ordered[1:]:
-        if candidate.step_s < chosen.step_s * (1.0 - max(min_gain, 1e-9)):
+        asked = min_gain * (RISK if candidate.at_risk and not chosen.at_risk else 1.0)
+        if candidate.step_s < chosen.step_s * (1.0 - min(max(asked, 1e-9), 1.0)):
             chosen = candidate
     return chosen
 
 
-def _order(candidate: Candidate) -> tuple[bool, int, bool, float]:
-    """Room in the memory, fewer stages, then 1F1B, then the shorter step."""
-    at_risk = memory_verdict(candidate.memory_bytes, candidate.limit_bytes) != "fits"
-    return at_risk, candidate.plan.stages, candidate.problem.schedule != DEFAULT_SCHEDULE, candidate.step_s
+def _order(candidate: Candidate) -> tuple[int, bool, float]:
+    """Fewer stages, then 1F1B, then the shorter step."""
+    return candidate.plan.stages, candidate.problem.schedule != DEFAULT_SCHEDULE, candidate.step_s

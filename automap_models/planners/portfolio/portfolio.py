@@ -307,6 +307,11 @@ class Portfolio:
         """A plan with its cost."""
         return Candidate(problem, plan, self._costs_of(problem)(plan))
 
+    def same_plan(self, candidate: Candidate) -> Candidate:
+        """A plan of a space of less memory in this one, of its problem with as many stages and micro-batches."""
+        (ours,) = (problem for problem in self.steps if _shape(problem) == _shape(candidate.problem))
+        return self._candidate(ours, candidate.plan)
+
     def others(self, candidate: Candidate) -> list[Candidate]:
         """The same plan under the other schedules that compete, where it fits."""
         same = [problem for problem in self.problems if _shape(problem)[:2] == _shape(candidate.problem)[:2]]

@@ -17,7 +17,9 @@ const WORDS = {
   offload: { none: "nothing", optimizer: "optimizer" },
   names: { micro_batch: "micro-batch", zero: "ZeRO", sequence_parallel: "sequence parallel" },
 };
-const INPUTS = ["model", "cluster", "sequence", "global_batch", "runtime", "config"];
+const TRAINING = ["lora", "freeze", "packed", "quantize", "loss", "optimizer", "states"];
+const INPUTS = ["model", "cluster", "sequence", "global_batch", "runtime", "config", ...TRAINING];
+const COUNTS = ["sequence", "global_batch", "packed"];
 const EXACT = ["layers", "recompute_blocks", "dispatcher", "etp"]; // what a search finds and no control says
 const CLEARS = { // a field → what a search found that means nothing beside another value of it
   model: EXACT, config: EXACT, cluster: EXACT, pp: ["layers", "recompute_blocks"], vp: ["layers", "recompute_blocks"],
@@ -94,12 +96,12 @@ function set(field, value) {
 const encoded = (question) => new URLSearchParams(Object.entries(question)).toString();
 
 function decoded(text) {
-  const lists = ["layers", "recompute_blocks"], texts = ["model", "cluster", "runtime", "config", "schedule", "precision", "dispatcher", "offload"];
+  const lists = ["layers", "recompute_blocks"], texts = ["model", "cluster", "runtime", "config", "schedule", "precision", "dispatcher", "offload", "lora", "freeze", "loss", "optimizer", "states"];
   return Object.fromEntries([...new URLSearchParams(text)].map(([name, value]) => {
     if (texts.includes(name)) return [name, value];
     if (lists.includes(name)) return [name, value.split(",").map(Number)];
     if (name === "recompute") return [name, value.includes(",") ? value.split(",") : value];
-    if (name === "sequence_parallel") return [name, value === "true"];
+    if (["sequence_parallel", "quantize"].includes(name)) return [name, value === "true"];
     return [name, Number(value)];
   }));
 }
@@ -122,6 +124,7 @@ function writeAddress() {
 function fill() {
   for (const name of INPUTS) if (form.elements[name] !== document.activeElement) form.elements[name].value = state[name] ?? "";
   $("config").open = $("config").open || Boolean(state.config);
+  $("training").open = $("training").open || TRAINING.some((name) => state[name] != null);
   for (const lane of $("lanes").children) check(lane);
   const said = EXACT.filter((name) => state[name] != null).map((name) => `${nameOf(name)} ${state[name]}`);
   $("exact").hidden = !said.length;
@@ -174,14 +177,16 @@ function changed() {
 }
 
 form.addEventListener("submit", (event) => event.preventDefault());
-form.addEventListener("input", ({ target }) => {
+function entered({ target }) {
   if (!INPUTS.includes(target.name)) return;
-  const number = ["sequence", "global_batch"].includes(target.name), text = target.value.trim();
-  set(target.name, number && /^\d+$/.test(text) ? Number(text) : text);
+  const text = target.value.trim(), number = COUNTS.includes(target.name) && /^\d+$/.test(text);
+  set(target.name, number ? Number(text) : target.name === "quantize" ? text === "true" || null : text);
   if (target.name === "model") delete state.config;
   if (target.name === "config" && text) state.model = "config";
   changed();
-});
+}
+form.addEventListener("input", entered);
+for (const choice of form.querySelectorAll("select")) choice.addEventListener("change", entered); // not all browsers send both
 
 async function readFile(file) {
   if (!file) return;
@@ -332,7 +337,7 @@ $("timeline").addEventListener("pointermove", (event) => {
 
 // ---- the search: server-sent events of one answer
 
-const sought = (q) => JSON.stringify([q.model, q.config, q.cluster, q.sequence, price?.strategy.global_batch, price?.strategy.precision, q.runtime]);
+const sought = (q) => JSON.stringify([q.model, q.config, q.cluster, q.sequence, price?.strategy.global_batch, price?.strategy.precision, q.runtime, ...TRAINING.map((name) => q[name])]);
 
 async function search() {
   const question = { ...state }, key = sought(question), said = (text) => { $("search").hidden = false; $("search").replaceChildren(make("p", {}, text)); };
