@@ -25,22 +25,8 @@ from automap_models.core.strategy import Recompute
 from automap_models.cost.runtime import Runtime
 
 BoolArray = NDArray[np.bool_]
-
-
-class Kinds(NamedTuple):
-    """R kinds of recomputation.
-
-    Attributes:
-        bits: [R] `module_bits` of each.
-        selective, offload, full: [R] whether it is that one of RECOMPUTE.
-        cores: [R] whether the attention core is among its modules.
-    """
-
-    bits: IntArray
-    selective: BoolArray
-    offload: BoolArray
-    full: BoolArray
-    cores: BoolArray
+Kinds = tuple[IntArray, BoolArray, BoolArray, BoolArray, BoolArray]
+"""[R] `module_bits` of each; whether it is selective, offload, full; whether the core is among its modules."""
 
 
 @lru_cache(maxsize=256)
@@ -48,7 +34,7 @@ def kinds_of(names: tuple[Recompute, ...]) -> Kinds:
     """Those of these names (ModelWork.kinds)."""
     bits = np.array([module_bits(name) for name in names])
     selective, offload, full = (np.equal(names, name) for name in ("selective", "offload", "full"))
-    return Kinds(bits, selective, offload, full, np.asarray(bits & module_bits("core_attn") > 0))
+    return bits, selective, offload, full, np.asarray(bits & module_bits("core_attn") > 0)
 
 
 class Again(NamedTuple):

@@ -188,10 +188,10 @@ class StageCosting:
         sums = (counts.reshape(len(counts), -1) @ self.of_layers.sums).T
         times = StageTimes(*sums[:4], *sums[4:12].reshape(4, 2, -1))
         times.gathers[0] += self.of_layers.hidden_s[first_layers]
-        ranks = of_ranks.tolist()
+        ranks, sent = of_ranks.tolist(), self.of_layers.boundary_bytes[last_layers[:-1]].tolist()
         return StageCosts(
             times=times,
-            transfer_s=self._transfers_s(self.of_layers.boundary_bytes[last_layers[:-1]].tolist()),
+            transfer_s=np.array([self.transfer_s(*boundary) for boundary in enumerate(sent)]),
             sends_beside=strategy.schedule not in SENDING_ALONE,
             rank_of=self.rank_of,
             data_s=self._data_s(counts, first_layers, times, of_ranks) + self._sent_s(times, of_ranks),
@@ -361,13 +361,6 @@ class StageCosting:
             return NO_HOST
         nbytes = self.updated(*parameters) * (self.state_bytes + 4.0) if self.host else 0.0
         return nbytes + saved, host.memory / self.layers.cluster.devices_per_node
-
-    def _transfers_s(self, sent_bytes: list[float]) -> FloatArray:
-        """[V-1] over each boundary; alike ones once."""
-        alike = list(zip(self.groups.crossing, sent_bytes, strict=True))
-        boundaries = {key: boundary for boundary, key in enumerate(alike)}
-        seconds = {key: self.transfer_s(boundary, key[1]) for key, boundary in boundaries.items()}
-        return np.array([seconds[key] for key in alike])
 
     def transfer_s(self, boundary: int, sent_bytes: float) -> float:
         """Each device of tp sends its share of the tokens; without sequence parallelism they gather the whole again.

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
@@ -48,18 +47,9 @@ _UNIFORM = attrgetter(*({costing.name for costing in fields(Strategy)} - {"layer
 """What a strategy has in common with all that differ from it only in cuts and recomputation."""
 
 
-class ShortPrice(NamedTuple):
-    """What searches compare of a strategy's price.
-
-    Attributes:
-        step_s: seconds of the step.
-        held_bytes: [S] on a device of each rank.
-        limit_bytes: [S] what these may hold; nothing where hosts do not hold what they have to.
-    """
-
-    step_s: float
-    held_bytes: FloatArray
-    limit_bytes: FloatArray
+ShortPrice = tuple[float, FloatArray, FloatArray]
+"""What searches compare: seconds of the step, [S] bytes on a device of each rank, and [S] what that may hold; nothing
+where hosts do not hold what they have to."""
 
 
 class StrategyPricing:
@@ -113,7 +103,7 @@ class StrategyPricing:
             limits = rank_memory(strategy, self.cluster) * (costs.host[0] <= costs.host[1])
             if len(self._prices) > MOST_KEPT:
                 self._prices.clear()
-            self._prices[strategy] = ShortPrice(step_seconds(strategy, costs), nbytes, limits)
+            self._prices[strategy] = step_seconds(strategy, costs), nbytes, limits
         return self._prices[strategy]
 
     def stages(self, strategy: Strategy, like: Sequence[StageCosting] = ()) -> list[StageCosting]:

@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (965, 8),
     "core": (8_223, 37),
-    "cost": (4_011, 20),
+    "cost": (3_990, 20),
     "envs": (1_509, 12),
     "export": (2_380, 16),
     "formats": (5_349, 21),
@@ -37,13 +37,13 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_336, 19),
-    "planners/strategies": (3_365, 15),
+    "planners/strategies": (3_301, 14),
     "plots": (1_249, 9),
     "requests": (2_776, 16),
     "rl": (960, 9),
     "serve": (1_134, 9),
     "run": (4_708, 24),
-    "simulate": (1_769, 10),
+    "simulate": (1_759, 10),
     "torch_export": (3_100, 14),
     "workloads": (6_014, 35),
     "zoo": (1, 1),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_112, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_011, "files": 434, "compiled": 75, "numbers": 265}
+TOTALS = {"lines": 77_916, "files": 433, "compiled": 75, "numbers": 265}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

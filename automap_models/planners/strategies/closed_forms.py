@@ -23,11 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 
+import numpy as np
+
 from automap_models.core.framework import Degrees
 from automap_models.planners import effort
 from automap_models.planners.strategies.grid import Grid, ScheduleChoice, Subspace
 from automap_models.planners.strategies.problem import UNEQUAL
-from automap_models.planners.strategies.subspace_costs import RankCosts, SharedEvenly
+from automap_models.planners.strategies.subspace_costs import RankCosts
 
 
 def estimated_subspaces(
@@ -64,26 +66,31 @@ def _of_ranks(
     reserved = (problem.reserve_bytes, *problem.rank_reserve_bytes.items())
     estimates = costs.estimates.setdefault((by_speed, problem.recompute_alike, reserved, *recompute), {})
     if not estimates.keys() >= set(choices):
-        estimates |= zip(choices, _steps(grid, costs, choices, costs.shared(by_speed), recompute), strict=True)
+        estimates |= zip(choices, _steps(grid, costs, choices, by_speed, recompute), strict=True)
     for choice in choices:
         if estimates[choice] < float("inf"):
             yield estimates[choice], Subspace(degrees, zero, choice)
 
 
 def _steps(
-    grid: Grid, costs: RankCosts, choices: Sequence[ScheduleChoice], shared: SharedEvenly, recompute: list[int]
+    grid: Grid, costs: RankCosts, choices: Sequence[ScheduleChoice], by_speed: bool, recompute: list[int]
 ) -> Iterator[float]:
     """Seconds with each of some schedules."""
-    pp, micro_batches = costs.strategy.pp, costs.strategy.micro_batches
+    ends, pp, micro_batches = list(costs.ends), costs.strategy.pp, costs.strategy.micro_batches
+    shares = costs.speeds() if by_speed else np.full(pp, 1.0 / pp)
+    alone_s = np.tensordot(costs.seconds, costs.blocks, (1, 0)) + costs.seconds[:, ends].sum(axis=1)  # [S, R]
+    work_s = (shares[:, None] * alone_s).max(axis=0)
+    saved = (costs.blocks @ costs.saved + costs.saved[ends].sum(axis=0) / pp) / pp
     recompute = costs.undominated(recompute)
-    kinds = list(zip(shared.work_s[recompute].tolist(), shared.saved[recompute].tolist(), strict=True))
-    spare = costs.room - grid.problem.reserve(pp) - shared.state - shared.end_state
-    room = float((spare / (pp * shared.shares)).min())
+    kinds = list(zip(work_s[recompute].tolist(), saved[recompute].tolist(), strict=True))
+    spare = costs.room - grid.problem.reserve(pp) - shares * (costs.blocks @ costs.state) - costs.state[ends].max()
+    room = float((spare / (pp * shares)).min())
+    once_s = costs.even_update_s + float(costs.gradients.max(axis=0) @ costs.blocks) / pp
     for choice in choices:
         free = room / in_flight(choice, pp, micro_batches)
         alike = min((work for work, memory in kinds if memory <= free), default=float("inf"))
         rank_s = micro_batches * (alike if grid.problem.recompute_alike else mixed_work(kinds, free))
-        yield rank_s * (1 + bubble(choice, pp, micro_batches)) + shared.once_s
+        yield rank_s * (1 + bubble(choice, pp, micro_batches)) + once_s
 
 
 def mixed_work(kinds: Sequence[tuple[float, float]], room: float) -> float:

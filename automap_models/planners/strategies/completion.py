@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,22 +30,9 @@ from automap_models.simulate.strategy import StrategyPricing
 
 Choice = tuple[int, int]
 """Of a virtual stage: kind of recomputation, and of how many blocks, its first ones."""
-
-
-class Table(NamedTuple):
-    """What a virtual stage of some layers may recompute.
-
-    Attributes:
-        choices: n of them.
-        amounts: [4, n] seconds, bytes saved, kept and temporary.
-        away: [n] bytes on hosts.
-        state: bytes of its layers.
-    """
-
-    choices: list[Choice]
-    amounts: FloatArray
-    away: FloatArray
-    state: float
+Table = tuple[list[Choice], FloatArray, FloatArray, float]
+"""Of a virtual stage: n choices, their [4, n] seconds, bytes saved, kept and temporary, [n] bytes on hosts; bytes of
+its training state."""
 
 
 @dataclass(frozen=True)
@@ -298,21 +284,21 @@ class Completions:
         """The same of one rank, whose virtual stages have these layers."""
         stages, moments = self.moments[rank]
         tables = [self._table(rank, *stage, recompute) for stage in zip(stages, of_stages, strict=True)]
-        counts = np.array([len(table.choices) for table in tables])
+        counts = np.array([len(choices) for choices, *_ in tables])
         effort.count(effort.FITTING)
         effort.count(effort.TRIALS, min(counts.prod(dtype=np.float64), float(counts.sum()) ** 2) * len(moments))
         logits = self.costs.of_groups[0].logits_bytes if self.strategy.stages - 1 in stages else 0.0
         room = float(self.costs.room[rank]) + logits - self._gathered_bytes(rank, of_stages)
-        room -= sum(table.state for table in tables)
+        room -= sum(state for *_, state in tables)
         amounts = np.zeros((len(stages), 4, counts.max()))
-        for row, table in zip(amounts, tables, strict=True):
-            row[:, : len(table.choices)] = table.amounts
+        for row, (choices, of_stage, *_) in zip(amounts, tables, strict=True):
+            row[:, : len(choices)] = of_stage
         if OFFLOAD in recompute or self.costs.of_groups[0].host is not None:
             hosts = self._host_room(of_stages) / len(stages)
-            for row, table, most in zip(amounts, tables, moments[:, 0].max(axis=0), strict=True):
-                row[3, : len(table.choices)][table.away * most > hosts] = np.inf
+            for row, (choices, _, away, _), most in zip(amounts, tables, moments[:, 0].max(axis=0), strict=True):
+                row[3, : len(choices)][away * most > hosts] = np.inf
         fitting = shortest_choices(counts, amounts, moments.astype(np.float64), room, logits).tolist()
-        return None if fitting[0] < 0 else [table.choices[i] for table, i in zip(tables, fitting, strict=True)]
+        return None if fitting[0] < 0 else [choices[i] for (choices, *_), i in zip(tables, fitting, strict=True)]
 
     def _table(self, rank: int, stage: int, layers: IntArray, recompute: Sequence[int]) -> Table:
         """Of a virtual stage; those of many ranks and stages are alike."""
@@ -323,7 +309,7 @@ class Completions:
             choices = self.choices(stage, stop - begin, recompute)
             amounts = self._amounts(rank, layers, begin, stop)[:, *np.array(choices).T[::-1]]
             state = float(self.costs.ranks.state[layers].sum())
-            self._tables[key] = Table(choices, amounts[[0, 1, 2, 4]], amounts[3], state)
+            self._tables[key] = choices, amounts[[0, 1, 2, 4]], amounts[3], state
         return self._tables[key]
 
     def _amounts(self, rank: int, layers: IntArray, begin: int, stop: int) -> FloatArray:
@@ -359,6 +345,6 @@ class Completions:
 def priced(pricing: StrategyPricing, strategy: Strategy, reserve: FloatArray) -> Completion | None:
     """The step of a strategy; None where it does not fit."""
     effort.count(effort.PRICE, passes_laid_out(strategy))
-    price = pricing.price(strategy)
-    fits = bool((price.held_bytes <= price.limit_bytes - reserve).all())
-    return Completion(strategy, price.step_s, float(price.held_bytes.max()), pricing.cluster) if fits else None
+    step_s, nbytes, limits = pricing.price(strategy)
+    fits = bool((nbytes <= limits - reserve).all())
+    return Completion(strategy, step_s, float(nbytes.max()), pricing.cluster) if fits else None

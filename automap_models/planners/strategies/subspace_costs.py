@@ -50,25 +50,6 @@ class Columns(NamedTuple):
     unit: float
 
 
-class SharedEvenly(NamedTuple):
-    """What ranks take that share all blocks evenly, or by their speed.
-
-    Attributes:
-        shares: [S] of the blocks.
-        work_s, saved: [R] seconds of the longest rank and bytes that one saves of a micro-batch.
-        state: [S] bytes of blocks, beside the layer of most at the ends.
-        end_state: bytes of that.
-        once_s: seconds of gradients and the update.
-    """
-
-    shares: FloatArray
-    work_s: FloatArray
-    saved: FloatArray
-    state: FloatArray
-    end_state: float
-    once_s: float
-
-
 class RankCosts:
     """Costs of layers on ranks, of all subspaces that differ in nothing but their schedule and virtual stages.
 
@@ -101,7 +82,6 @@ class RankCosts:
         self.saved, self.for_weights = layers.memory[..., 0], layers.memory[..., 1]
         self._columns: dict[tuple[int, ...], Columns] = {}
         self._undominated: dict[tuple[int, ...], list[int]] = {}
-        self._shared: dict[bool, SharedEvenly] = {}
         self.estimates: dict[Hashable, dict[Hashable, float]] = {}
         self.bounds: dict[tuple[int, ...], float] = {}
 
@@ -128,12 +108,6 @@ class RankCosts:
         others, of_experts = costing.of_layers.parameters.T
         parts = state_bytes(self.strategy, others, of_experts, costing.trained_bytes)
         return np.asarray(np.sum(parts, axis=0) + costing.of_layers.frozen_bytes @ frozen_shares(self.strategy))
-
-    @cached_property
-    def tied_state(self) -> float:
-        """Bytes of the training state of a word embedding that the last rank holds, too, where it is another one."""
-        costing = self.of_groups[0]
-        return float(sum(state_bytes(self.strategy, costing.tied, 0.0, costing.trained_bytes)))
 
     @cached_property
     def room(self) -> FloatArray:
@@ -204,22 +178,6 @@ class RankCosts:
         alone_s = self.seconds[:, list(self.work.order), 0].sum(axis=-1)
         return np.asarray((1.0 / alone_s) / (1.0 / alone_s).sum())
 
-    def shared(self, by_speed: bool) -> SharedEvenly:
-        """What ranks take that share all blocks evenly, or by their speed."""
-        if by_speed not in self._shared:
-            ends, pp = list(self.ends), self.strategy.pp
-            shares = self.speeds() if by_speed else np.full(pp, 1.0 / pp)
-            alone_s = np.tensordot(self.seconds, self.blocks, (1, 0)) + self.seconds[:, ends].sum(axis=1)  # [S, R]
-            self._shared[by_speed] = SharedEvenly(
-                shares,
-                (shares[:, None] * alone_s).max(axis=0),
-                (self.blocks @ self.saved + self.saved[ends].sum(axis=0) / pp) / pp,
-                shares * (self.blocks @ self.state),
-                self.state[ends].max(),
-                self.even_update_s + float(self.gradients.max(axis=0) @ self.blocks) / pp,
-            )
-        return self._shared[by_speed]
-
     def _least(self, of_groups: list[FloatArray], *, of_slowest: bool = False) -> FloatArray:
         """[S, …] of each rank the least over the groups that it has devices of; or what the slowest of these takes, for
         which all others wait, where one takes no less in anything."""
@@ -278,8 +236,10 @@ class SubspaceCosts:
         self.of_groups: list[StageCosting] = ranks.pricing.stages(strategy, ranks.of_groups)
         costing = self.of_groups[0]
         self.rank_of: IntArray = np.array(costing.rank_of)
+        tied = costing.tied if costing.tied_apart else 0.0
         self.room = ranks.room - reserve
-        self.room[self.rank_of[-1]] -= ranks.of_groups[0].logits_bytes + ranks.tied_state * costing.tied_apart
+        tied_state = sum(state_bytes(strategy, tied, 0.0, costing.trained_bytes))
+        self.room[self.rank_of[-1]] -= ranks.of_groups[0].logits_bytes + tied_state
         self.tied_s = max(k.tied_s for k in self.of_groups)
         stages, boundary = strategy.stages, ranks.boundary
         crossing = costing.groups.crossing
