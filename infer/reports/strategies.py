@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.cluster import Cluster, upper_bytes
@@ -319,16 +319,30 @@ def parts_table(estimate: Estimate) -> Table:
     return Table(layout)
 
 
+MOST_RANKS = 10
+"""Rows of a table of ranks; in a deeper pipeline the first, the fullest and the last rank have rows of their own."""
+
+
 def memory_table(estimate: Estimate) -> Table:
-    """One row a rank of the pipeline, bytes of one of its devices; ranks that hold the same share a row."""
-    alike = [list(ranks) for _, ranks in groupby(range(len(estimate.memory)), key=lambda rank: estimate.memory[rank])]
-    rank_memory = [estimate.memory[ranks[0]] for ranks in alike]
-    kinds = [name for name in DeviceMemory._fields if any(getattr(memory, name) for memory in rank_memory)]
-    columns = [Column(name, [size(getattr(memory, name)) for memory in rank_memory]) for name in kinds]
-    total = Column("total", [size(memory.total) for memory in rank_memory])
+    """One row a rank of the pipeline, bytes of one of its devices; ranks that hold the same share a row.
+
+    In a deep pipeline a row of several ranks has the most that one of them holds.
+    """
+    memory, last = estimate.memory, len(estimate.memory) - 1
+    alike = [[*ranks] for _, ranks in groupby(range(last + 1), key=memory.__getitem__)]
+    if len(alike) > MOST_RANKS:
+        fullest = max(range(last + 1), key=lambda rank: memory[rank].total)
+        ends = sorted({0, 1, fullest, fullest + 1, last, last + 1})
+        alike = [[*range(first, stop)] for first, stop in pairwise(ends)]
+    kinds = [name for name in DeviceMemory._fields if any(getattr(one, name) for one in memory)]
+
+    def column(name: str) -> Column:
+        amounts = [{getattr(memory[rank], name) for rank in ranks} for ranks in alike]
+        return Column(name, ["≤ " * (len(several) > 1) + size(max(several)) for several in amounts])
+
     rank = Column("rank", [span((ranks[0], ranks[-1])) for ranks in alike], text=True)
-    state = Column("state", [size(memory.state) for memory in rank_memory])
-    others = [column for column in columns if column.heading not in ("weights", "gradients", "optimizer")]
+    columns, total, state = list(map(column, kinds)), column("total"), column("state")
+    others = [one for one in columns if one.heading not in ("weights", "gradients", "optimizer")]
     return Table((rank, *columns, total), (rank, state, *others, total))
 
 

@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (3_100, 14),
     "workloads": (6_014, 35),
     "zoo": (1, 1),
-    "infer": (6_074, 37),
+    "infer": (6_088, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_112, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_916, "files": 433, "compiled": 75, "numbers": 265}
+TOTALS = {"lines": 77_930, "files": 433, "compiled": 75, "numbers": 266}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

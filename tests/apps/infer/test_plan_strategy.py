@@ -414,3 +414,23 @@ def test_a_warning_names_options_as_people_type_them(tmp_path: Path, capsys: pyt
     file.write_text(json.dumps({"model_type": "deepseek_v3", "num_nextn_predict_layers": 1, **sizes}))
     assert main([str(file), "--gpus", "1xh100", "--price", "--sequence", "128", "--global-batch", "1"]) == 0
     assert "--mtp 0 leaves it out" in capsys.readouterr().err
+
+
+def test_of_a_deep_pipeline_the_first_the_fullest_and_the_last_rank_have_rows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The 32 ranks of qwen3-235b-a22b filled a screen, each with some megabytes less than the one before."""
+    question = ["llama3-70b", "--gpus", "16xh100", "--pp", "16", "--global-batch", "64", "--price"]
+    assert main([*question, "--json"]) == 0
+    totals = [rank["total"] for rank in json.loads(capsys.readouterr().out)["memory"]]
+    assert main(question) == 0
+    _, _, table = capsys.readouterr().out.partition("\nrank ")
+    rows = [line.split() for line in table.split("\n\n")[0].splitlines()[2:]]
+    fullest = totals.index(max(totals))
+    assert [row[0] for row in rows][:1] + [row[0] for row in rows][-1:] == ["0", "15"]
+    assert fullest in (0, 15) or str(fullest) in [row[0] for row in rows]
+    assert len(rows) <= 5
+    for row in rows:
+        first, _, last = row[0].partition("–")
+        most = max(totals[int(first) : int(last or first) + 1])
+        assert float(row[-2]) == pytest.approx(most / 1e9, rel=5e-3)
