@@ -54,7 +54,7 @@ from automap_models.requests.plan import OF_STRATEGIES, plan_request
 from automap_models.requests.profile import OF_SOURCES, ProfileOptions, source_of
 from automap_models.requests.strategies import StrategyResult
 from automap_models.requests.words import fields_of, in_words
-from automap_models.workloads.source import SourceKind
+from automap_models.workloads.source import Source, SourceKind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -186,7 +186,7 @@ def profile(
         raise BadInput("nothing is measured", where=f"`{next(iter(measuring))}`", do="give `measure=True`, too")
     source = source_of(model, inputs, request)
     name = name or (source.what if source.model is not None else None)
-    profiled: Profile = solve(ProfileRequest(source, None, name, device, measuring if measure else None))
+    profiled: Profile = solve(ProfileRequest(source, name, device, measuring if measure else None))
     return profiled
 
 
@@ -221,8 +221,7 @@ def plan(
         Infeasible: no plan fits the memory.
         UserCodeError: the model's own code raised.
     """
-    of_source = {name: options.pop(name) for name in OF_SOURCES if name in options}
-    source, topo = source_of(model, inputs, config_of(ProfileOptions, "plan", **of_source)), _topo(cluster, gpus)
+    source, topo = _source(model, inputs, options), _topo(cluster, gpus)
     if source.kind is SourceKind.PROFILE and device is not None:
         raise BadInput(f"does not apply: {source.what} {source.kind.value}", where="`device`", do="leave it out")
     wanted = fields_of("plan", _OF_PLANS, options)
@@ -316,8 +315,7 @@ def fit(
     Raises:
         BadInput, UserCodeError: as of `plan`.
     """
-    of_source = {name: options.pop(name) for name in OF_SOURCES if name in options}
-    source, topo = source_of(model, inputs, config_of(ProfileOptions, "fit", **of_source)), _topo(cluster, gpus)
+    source, topo = _source(model, inputs, options), _topo(cluster, gpus)
     wanted = fields_of("fit", _OF_PLANS, options)
     with in_words():
         request = plan_request(source, topo, wanted, device=device, microbatch_size=microbatch_size, fit=True)
@@ -383,8 +381,7 @@ def run(plan: PlannedResult | StrategyResult | PathLike, model: PathLike, **opti
     """
     do = "give the name of a model or my_package.my_module:make_model; Pipeline of automap_models.run takes objects"
     _path(model, "`model`", do)
-    of_source = {name: options.pop(name) for name in OF_SOURCES if name in options}
-    source = source_of(model, None, config_of(ProfileOptions, "run", **of_source))
+    source = _source(model, None, options)
     do = "give a plan of stages that `am.plan` made, or the file of a plan of stages or shardings"
     written = _plan_source(plan).plan if isinstance(plan, (Result, Estimate)) else _path(plan, "`plan`", do)
     names = [option.name for option in fields(RunRequest) if option.name not in ("plan", "source")]
@@ -467,6 +464,12 @@ def read_plan(
 
 _OF_PLANS = (*(option.name for option in fields(ExploreOptions)), *OF_STRATEGIES)
 """Fields of the requests that `plan`, `price` and `fit` make."""
+
+
+def _source(model: object, inputs: object, options: dict[str, Any]) -> Source:
+    """The model with the options that say which training step of it is meant; these are taken out."""
+    of_source = {name: options.pop(name) for name in OF_SOURCES if name in options}
+    return source_of(model, inputs, ProfileOptions(**of_source))
 
 
 def _path(path: object, where: str, do: str = "give the path of a file") -> Path:

@@ -63,7 +63,7 @@ def profiled(sizes: Sizes, folder: Path, repeats: int) -> Profile:
     if not path.exists():
         source = Source(sizes.name, SourceKind.FACTORY, model=gpt2(sizes))
         measuring = {"repeats": repeats, "warmup": 2}
-        write_npz(path, profile_source(source, None, machine(1e11, 1e10), measuring, lambda _: None, lambda *_: None))
+        write_npz(path, profile_source(source, machine(1e11, 1e10), measuring, lambda _: None, lambda *_: None))
     return read_npz(path)
 
 

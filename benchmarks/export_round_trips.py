@@ -8,7 +8,7 @@ stage has to hold the parameters of the modules between two drawn cuts; for hf, 
 torch, JAX and transformers are in the development packages. The other frameworks ask for a GPU's worth of libraries,
 of which their parsers need none, so that they go best into an environment of their own:
 
-    pip install --no-deps megatron-core torchtitan hetu-galvatron
+    pip install --no-deps megatron-core torchtitan hetu-galvatron accelerate
     DS_BUILD_OPS=0 pip install --no-deps --no-build-isolation deepspeed
     pip install einops hjson py-cpuinfo spmd_types tyro wheel
 
@@ -66,6 +66,10 @@ class Tally:
 
 def strategy(rng: np.random.Generator, _: Path) -> Any:
     return drawn_plans.strategy_source(drawn_plans.draw_strategy(rng))
+
+
+def data_parallel(rng: np.random.Generator, _: Path) -> Any:
+    return drawn_plans.strategy_source(drawn_plans.draw_data_parallel(rng))
 
 
 def stages(rng: np.random.Generator, folder: Path) -> Any:
@@ -174,6 +178,7 @@ DRAWS: dict[str, tuple[Draw, ...]] = {
     "megatron": (strategy, stages),
     "megatron-bridge": (strategy, stages),
     "deepspeed": (strategy, stages),
+    "accelerate": (data_parallel,),
     "galvatron": (strategy, stages),
     "jax": (sharding, stages),
     "hf": (llama,),

@@ -16,7 +16,7 @@ from types import ModuleType
 from automap_models.core.streams import printing
 
 from .commands.parsing import file_argument
-from .runner import Command, new_parser, program, run_command
+from .runner import Command, exit_codes, new_parser, program, run_command
 
 NAME = "automap"
 SUMMARIES: Mapping[str, str] = {
@@ -132,7 +132,8 @@ def _run(prog: str, name: str, arguments: Sequence[str]) -> int:
         return int(module.COMMAND.execute(prog, arguments))
     if arguments and arguments[0] in commands:
         return commands[arguments[0]].execute(f"{prog} {arguments[0]}", arguments[1:])
-    return _refused(prog, module.DESCRIPTION, module.SUMMARIES, module.EPILOG, arguments)
+    epilog = f"{module.EPILOG}\n{exit_codes(module.EXITS)}"
+    return _refused(prog, module.DESCRIPTION, module.SUMMARIES, epilog, arguments)
 
 
 def _refused(prog: str, description: str, summaries: Mapping[str, str], epilog: str, arguments: Sequence[str]) -> int:

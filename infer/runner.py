@@ -17,6 +17,7 @@ import io
 import os
 import shlex
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
     from automap_models.planners.base import Watch
 
 RequestT = TypeVar("RequestT")
+EXITS = {
+    0: "done",
+    2: "the input or the arguments are bad",
+    1: "a defect of ours",
+    141: "the output's reader went away",
+}
 VERBOSE = ContextVar("VERBOSE", default=False)
 """Whether the command that runs says what it does."""
 WATCH: ContextVar[Watch | None] = ContextVar("WATCH", default=None)
@@ -99,11 +106,12 @@ class Command(Generic[RequestT]):
     Attributes:
         description, epilog: above and below the arguments in its help.
         add_arguments: adds all arguments but those of the outputs.
-        outputs: files that it can write.
         json: what `--json` prints, as its help says.
-        inputs: names of the arguments that are files to read.
         request: the arguments, checked as far as they can be without long work; raises AutomapError.
         report: does the work and says how the outcome is printed and written; raises AutomapError.
+        outputs: files that it can write.
+        inputs: names of the arguments that are files to read.
+        exits: what exit codes mean, where that is more than `EXITS` say.
         names_files: whether the report ends with what was written where.
         verbose: what `--verbose` prints beside what is being done.
     """
@@ -111,17 +119,18 @@ class Command(Generic[RequestT]):
     description: str
     epilog: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    outputs: tuple[Output, ...]
     json: str
-    inputs: tuple[str, ...]
     request: Callable[[argparse.Namespace], RequestT]
     report: Callable[[RequestT], Report]
+    outputs: tuple[Output, ...] = ()
+    inputs: tuple[str, ...] = ()
+    exits: Mapping[int, str] = field(default_factory=dict)
     names_files: bool = True
     verbose: str = ""
 
     def parser(self, prog: str) -> argparse.ArgumentParser:
         """The parser of its arguments."""
-        parser = new_parser(prog, self.description, self.epilog)
+        parser = new_parser(prog, self.description, f"{self.epilog}\n{exit_codes(self.exits)}")
         self.add_to(parser)
         return parser
 
@@ -242,6 +251,13 @@ class CommandParser(argparse.ArgumentParser):
         if message and file is not None:
             with printing():
                 file.write(message)
+
+
+def exit_codes(exits: Mapping[int, str]) -> str:
+    """What the exit codes of a command mean, as its help says."""
+    meanings = {**EXITS, **exits}
+    listed = ", ".join(f"{code} {meanings[code]}" for code in (0, 2, 3, 1, 130, 141) if code in meanings)
+    return textwrap.fill(f"exit codes: {listed}", 119)
 
 
 def new_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:

@@ -134,6 +134,20 @@ def draw_strategy(rng: Rng) -> Strategy:
         )
 
 
+def draw_data_parallel(rng: Rng) -> Strategy:
+    """A strategy of data and context parallelism alone."""
+    return Strategy(
+        micro_batch=(micro_batch := int(rng.integers(1, 4))),
+        global_batch=(dp := int(rng.integers(1, 9))) * micro_batch * int(rng.integers(1, 20)),
+        dp=dp,
+        cp=int(rng.choice([1, 1, 2, 4])),
+        zero=int(rng.choice([0, 2, 3])),
+        recompute=str(rng.choice(["none", "full"])),  # type: ignore[arg-type]
+        precision=str(rng.choice(["fp32", "fp16", "bf16"])),  # type: ignore[arg-type]
+        layers=(int(rng.integers(1, 9)),),
+    )
+
+
 def strategy_source(strategy: Strategy, facts: ModelFacts = UNKNOWN) -> Source:
     """A strategy as it is read of its file."""
     return Source(Plan("drawn", "drawn", (), strategy.micro_batches, strategy=strategy, facts=facts))

@@ -82,11 +82,8 @@ class NodeGroup:
         _check_numbers(self, "group of nodes")
         low, high = 1e-6, 1e6  # the least and the most that can be meant of a device over another
         if self.speed is not None and not (_is_number(self.speed) and low <= self.speed <= high):
-            raise BadInput(
-                f"speed is {_SHORT.repr(self.speed)}",
-                where="group of nodes",
-                do=f"give a positive number, {low:g} to {high:g}; 2 takes half the time of the profile's device",
-            )
+            do = f"give a positive number, {low:g} to {high:g}; 2 takes half the time of the profile's device"
+            raise BadInput(f"speed is {_SHORT.repr(self.speed)}", where="group of nodes", do=do)
 
 
 @dataclass(frozen=True)
@@ -224,11 +221,8 @@ class Cluster:
             BadInput: it is one.
         """
         if not self.is_uniform:
-            raise BadInput(
-                f"is mixed, and {who} knows only clusters of equal nodes",
-                where=f"cluster {self.name}",
-                do=do,
-            )
+            what = f"is mixed, and {who} knows only clusters of equal nodes"
+            raise BadInput(what, where=f"cluster {self.name}", do=do)
 
     def _of_nodes(self, key: str) -> NDArray[Any]:
         """[N] an attribute of each node's group."""
@@ -275,11 +269,8 @@ class Cluster:
             BadInput: kinds of devices are named, and the profile's is not known (`relative_to`).
         """
         if not self.is_known:
-            raise BadInput(
-                "does not say how fast its kinds of devices are",
-                where=f"cluster {self.name}",
-                do="give each group its `speed`, relative to the device whose times the profile has",
-            )
+            do = "give each group its `speed`, relative to the device whose times the profile has"
+            raise BadInput("does not say how fast its kinds of devices are", where=f"cluster {self.name}", do=do)
         speed = np.array([1.0 if group.speed is None else group.speed for group in self.node_groups])
         if (speed == 1.0).all():
             return None
@@ -307,11 +298,9 @@ class Cluster:
         if not {device, *unknown} <= set(kind_s):
             rates = {group.device: group.rates for group in self.groups if group.rates}
             if device not in rates:
-                raise BadInput(
-                    f"has {', '.join(rates)}, but the profile's times are of {device or 'an unnamed device'}",
-                    where=f"cluster {self.name}",
-                    do="give each group its `speed`, relative to that device, or profile the model on one of these",
-                )
+                what = f"has {', '.join(rates)}, but the profile's times are of {device or 'an unnamed device'}"
+                do = "give each group its `speed`, relative to that device, or profile the model on one of these"
+                raise BadInput(what, where=f"cluster {self.name}", do=do)
             kind_s = {kind: 1.0 / _matrix_rate(kind, dict(row), dtype, self.name) for kind, row in rates.items()}
         groups = tuple(
             replace(group, speed=kind_s[device] / kind_s[group.device])
@@ -357,11 +346,8 @@ def _least(groups: Sequence[NodeGroup]) -> dict[str, Any]:
 def _matrix_rate(device: str, rates: Mapping[str, float], dtype: str, cluster: str) -> float:
     """FLOP/s that a kind attains in matrix products of that type."""
     if dtype not in rates:
-        raise BadInput(
-            f"{device} has no rate for matrix products in {dtype}",
-            where=f"cluster {cluster}",
-            do=f"give each group its `speed`, or profile the model in {', '.join(rates)}",
-        )
+        do = f"give each group its `speed`, or profile the model in {', '.join(rates)}"
+        raise BadInput(f"{device} has no rate for matrix products in {dtype}", where=f"cluster {cluster}", do=do)
     return rates[dtype]
 
 

@@ -58,11 +58,8 @@ class Grid:
         """
         for point in coarse_cuts:
             if not 0 <= point < self.granularity or not self.cut_mask[point]:
-                raise BadInput(
-                    f"point {point} is no cut point of {self.n} instructions at granularity {self.granularity}",
-                    where="coarse_cuts",
-                    do="cut at the last point of an instruction, before the end",
-                )
+                what = f"point {point} is no cut point of {self.n} instructions at granularity {self.granularity}"
+                raise BadInput(what, where="coarse_cuts", do="cut at the last point of an instruction, before the end")
         return tuple(int(self.instruction_of_point[point]) for point in coarse_cuts)
 
     def to_points(self, cuts: Sequence[int]) -> tuple[int, ...] | None:

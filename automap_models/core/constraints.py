@@ -59,9 +59,8 @@ class Pin:
         """
         layer, _, stage = text.rpartition("=")
         if not layer or not stage.isdecimal():
-            raise BadInput(
-                f"{text!r} is not LAYER=STAGE", where="`pins`", do="write for example `pins='encoder/block_3=1'`"
-            )
+            what = f"{text!r} is not LAYER=STAGE"
+            raise BadInput(what, where="`pins`", do="write for example `pins='encoder/block_3=1'`")
         return cls(layer, int(stage))
 
     def __str__(self) -> str:
@@ -166,11 +165,9 @@ class Constraints:
         """
         if self.equal_replicas and devices % stages:
             numbers = [str(number) for number in range(1, devices + 1) if devices % number == 0]
-            raise BadInput(
-                f"{devices} devices do not make {stages} stages of equally many",
-                where="`equal_replicas`",
-                do=f"take one of {', '.join(numbers)} stages, or leave it out",
-            )
+            what = f"{devices} devices do not make {stages} stages of equally many"
+            do = f"take one of {', '.join(numbers)} stages, or leave it out"
+            raise BadInput(what, where="`equal_replicas`", do=do)
 
     def check(self, profile: Profile) -> None:
         """Nothing, where some number of stages allows plans of the profile that satisfy them.

@@ -282,9 +282,6 @@ class Device:
             BadInput: the device has no rate for it.
         """
         if dtype not in self.matrix:
-            raise BadInput(
-                f"has no rate for matrix products in {dtype}",
-                where=f"device {self.name}",
-                do=f"choose from {', '.join(self.matrix)} or add it to the device's file",
-            )
+            do = f"choose from {', '.join(self.matrix)} or add it to the device's file"
+            raise BadInput(f"has no rate for matrix products in {dtype}", where=f"device {self.name}", do=do)
         return self.matrix[dtype]

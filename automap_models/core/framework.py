@@ -27,7 +27,12 @@ Cuts = Literal["anywhere", "blocks", "inner blocks"]
 hold the embedding or the head alone; or so that every stage holds a block."""
 Sharding = Literal["none", "equal", "by stage"]
 """How the operators of stages may be divided: not at all, everywhere by the same number of devices, or each its own."""
-IN_WORDS = {"cp": "context parallelism", "ep": "expert parallelism"}
+IN_WORDS = {
+    "tp": "tensor parallelism",
+    "pp": "pipelines",
+    "cp": "context parallelism",
+    "ep": "expert parallelism",
+}
 
 
 class Objection(NamedTuple):
@@ -94,6 +99,7 @@ class StageLimits:
         whole_samples: whether the replicas of a stage have equally many samples of a micro-batch.
         power_of_two: whether the number of stages has to be one.
         one_series: its name where all blocks have to be of one series.
+        pipelines: whether it has any.
     """
 
     schedules: tuple[str, ...]
@@ -102,10 +108,13 @@ class StageLimits:
     whole_samples: bool = False
     power_of_two: bool = False
     one_series: str = ""
+    pipelines: bool = True
 
     def allows(self, stages: int, micro_batches: int, schedule: str | None, tied: bool) -> bool:
         """Whether it trains so many stages of a model, in which several layers may share a weight."""
-        if stages > 1 and ((schedule in self.filled and micro_batches < stages) or (tied and not self.ties)):
+        if stages > 1 and (
+            not self.pipelines or (schedule in self.filled and micro_batches < stages) or (tied and not self.ties)
+        ):
             return False
         return not self.power_of_two or stages & (stages - 1) == 0
 
@@ -125,6 +134,7 @@ class Limits:
 
     Attributes:
         name: of the framework, for people.
+        runtime: the shipped one that runs it, where that has another name.
         own_code: whether it trains modules of one's own, and not its own models alone.
         recurrent: whether it has layers that are recurrences.
         encoders: whether it has encoders, beside towers.
@@ -156,11 +166,13 @@ class Limits:
         sequence: of what the tokens of a sample have to be a multiple.
         expert_tensor: whether the devices of tp may share each expert where ep is more than 1, too.
         sharded_experts: whether ep has to divide the devices of ZeRO-2 and 3, of cp and of tp.
+        sharded_context: whether cp goes together with ZeRO-2 and 3 alone.
         rare: whether few people use it.
         sequence_beside_experts: whether models with experts have to take sequence parallelism with tp.
     """
 
     name: str
+    runtime: str = ""
     own_code: bool = True
     recurrent: bool = True
     encoders: bool = True
@@ -192,12 +204,14 @@ class Limits:
     expert_tensor: bool = True
     sharded_experts: bool = False
     sequence_beside_experts: bool = False
+    sharded_context: bool = False
     rare: bool = False
 
     def zeros_of(self, divided: Divided) -> tuple[int, ...]:
         """Stages of ZeRO of a strategy that divides devices like this."""
         zeros = self.zeros if divided.pp == 1 or self.pipeline_zeros is None else self.pipeline_zeros
-        if self.sharded_experts and divided.cp * divided.tp % self.expert_degree(divided):
+        beside_experts = self.sharded_experts and divided.cp * divided.tp % self.expert_degree(divided)
+        if beside_experts or (self.sharded_context and divided.cp > 1):
             return tuple(zero for zero in zeros if zero >= 2)
         return zeros
 
@@ -210,8 +224,8 @@ class Limits:
         pp = divided.pp
         if self.power_of_two and pp & (pp - 1):
             return Objection(f"{self.name} has 1, 2, 4, 8, … stages, not {pp}", "plan with one of these numbers")
-        for name, degree in (("cp", divided.cp), ("ep", divided.ep)):
-            if name in self.undivided and degree > 1:
+        for name in self.undivided:
+            if getattr(divided, name) > 1:
                 return Objection(f"{self.name} has no {IN_WORDS[name]}", f"take {name} 1")
         return (
             self.code_objection(own_code=facts.own_code)
@@ -254,9 +268,8 @@ class Limits:
         divided_by = next((name for name in self.tower if getattr(divided, name) > 1), None)
         if divided_by is None:
             return None
-        return Objection(
-            f"{self.name} trains models with a tower of images without {divided_by}", f"take {divided_by} 1"
-        )
+        what = f"{self.name} trains models with a tower of images without {divided_by}"
+        return Objection(what, f"take {divided_by} 1")
 
     def training_objection(self, facts: ModelFacts) -> Objection | None:
         """To adapters, frozen layers, other optimisers and losses; which documents share a sample is the data's."""
@@ -320,7 +333,8 @@ class Limits:
         if zero in allowed:
             return None
         is_of_pipeline = zero in self.zeros_of(UNDIVIDED) and zero not in self.zeros_of(Degrees(pp=divided.pp))
-        beside = " beside a pipeline" if is_of_pipeline else f" beside ep {divided.ep}" if zero in self.zeros else ""
+        degree = f"ep {divided.ep}" if divided.ep > 1 else f"cp {divided.cp}"
+        beside = " beside a pipeline" if is_of_pipeline else f" beside {degree}" if zero in self.zeros else ""
         return Objection(f"{self.name} has no ZeRO-{zero}{beside}", f"take zero {' or '.join(map(str, allowed))}")
 
     def recompute_objection(self, kind: str) -> Objection | None:
@@ -331,9 +345,8 @@ class Limits:
 
     def precision_objection(self, precision: str) -> Objection | None:
         """To the precision."""
-        if precision in self.precisions:
-            return None
-        return Objection(f"{self.name} has no precision {precision}", f"take {' or '.join(self.precisions)}")
+        objection = Objection(f"{self.name} has no precision {precision}", f"take {' or '.join(self.precisions)}")
+        return None if precision in self.precisions else objection
 
     def dispatcher_objection(self, dispatcher: str | None) -> Objection | None:
         """To how tokens go to experts."""
@@ -412,7 +425,6 @@ class Limits:
         if self.recompute_alike and len(set(several)) > 1:
             return Objection(f"{self.name} recomputes alike in all stages", "give one `recompute`")
         if self.recompute_alike and "offload" in several and "offload" in self.recompute:
-            return Objection(
-                f"{self.name} has activations on hosts of all blocks but one at most", "leave `recompute` open"
-            )
+            what = f"{self.name} has activations on hosts of all blocks but one at most"
+            return Objection(what, "leave `recompute` open")
         return next(filter(None, map(self.recompute_objection, several)), None)

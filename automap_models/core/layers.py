@@ -151,11 +151,8 @@ def block_boundaries(profile: Profile, one_series: str = "") -> tuple[int, ...]:
         raise BadInput(what, where="`target`", do="leave it out, or take galvatron or deepspeed")
     ends = tuple(sorted({block.last for block in blocks} - {len(profile) - 1}))
     if not ends:
-        raise BadInput(
-            f"no blocks repeat among the layers of {profile.model}",
-            where="`cut_at`",
-            do="give a pattern of the layers to cut after, such as 'model.layers.*', or leave it out",
-        )
+        do = "give a pattern of the layers to cut after, such as 'model.layers.*', or leave it out"
+        raise BadInput(f"no blocks repeat among the layers of {profile.model}", where="`cut_at`", do=do)
     return ends
 
 

@@ -45,9 +45,8 @@ def check_mesh(mesh: Sequence[MeshAxis], cluster: Cluster) -> Mesh:
     where = "`mesh`"
     names = [axis.name for axis in mesh]
     if not 1 <= len(mesh) <= len(AXES) or len(set(names)) < len(names) or not set(names) <= set(AXES):
-        raise BadInput(
-            mesh_text(mesh) or "no axis", where=where, do="name each axis once: data=2,model=4, or either alone"
-        )
+        what = mesh_text(mesh) or "no axis"
+        raise BadInput(what, where=where, do="name each axis once: data=2,model=4, or either alone")
     devices = math.prod(axis.size for axis in mesh)
     for axis in mesh:
         if axis.size < 2:
@@ -88,16 +87,10 @@ def dim_at(ends: dict[str, list[tuple[int, Variable, int]]], path: str, shape: t
     if not matches:
         raise BadInput("is none of the plan's variables", where=path, do="give the pytree that the plan was made for")
     if len(matches) > 1 and matches[0][0] == matches[1][0]:
-        raise BadInput(
-            f"may be {matches[0][1].name} or {matches[1][1].name}",
-            where=path,
-            do="give the arguments with their whole paths",
-        )
+        what = f"may be {matches[0][1].name} or {matches[1][1].name}"
+        raise BadInput(what, where=path, do="give the arguments with their whole paths")
     _, variable, dim = matches[0]
     if variable.shape != shape:
-        raise BadInput(
-            f"has the shape {list(shape)}, the plan's variable {list(variable.shape)}",
-            where=path,
-            do="plan again for this model",
-        )
+        what = f"has the shape {list(shape)}, the plan's variable {list(variable.shape)}"
+        raise BadInput(what, where=path, do="plan again for this model")
     return dim

@@ -71,11 +71,8 @@ def required_size(profile: Profile) -> int:
     """
     size = microbatch_size(profile)
     if size is None:
-        raise BadInput(
-            f"does not say how many samples a micro-batch of {profile.model} has",
-            where="profile",
-            do="give `microbatch_size`",
-        )
+        what = f"does not say how many samples a micro-batch of {profile.model} has"
+        raise BadInput(what, where="profile", do="give `microbatch_size`")
     return size
 
 
@@ -290,19 +287,3 @@ def on_device(profile: Profile, device: str, factor: float) -> Profile:
     """
     arrays = {"C": factor * profile.C, "C_fwd": factor * profile.C_fwd}
     return _scaled(profile, arrays, f"the profile on {device}", device=device, scaled_from=[profile.device, factor])
-
-
-def device_notes(profile: Profile, cluster: Cluster) -> Iterator[str]:
-    """Whose times a plan has, where that is not what the cluster says.
-
-    Args:
-        profile: as planned.
-    """
-    scaled, profiled = profile.meta.get("scaled_from"), profile.device
-    if isinstance(scaled, list):
-        origin, factor = scaled
-        yield f"times of {origin} are scaled to {cluster.device} by the clock: {factor:.3g} of them"
-    elif not profiled or cluster.groups:
-        return
-    elif not cluster.device:
-        yield f"cluster {cluster.name} does not say its `device`: taken for the profile's, {profiled}"

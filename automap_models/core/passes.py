@@ -8,12 +8,9 @@ micro-batches over virtual stages, ZB-V and DualPipeV by the pieces in which the
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -36,7 +33,6 @@ from automap_models.core.schedules import (
     require_runnable,
     schedule_family,
 )
-from automap_models.errors import BadInput
 
 ActionKind = Literal["F", "B", "I", "W"]
 """Forward, whole backward, gradients of the inputs, gradients of the weights."""
@@ -58,20 +54,6 @@ class Action(NamedTuple):
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.micro_batch}"
 
-    @classmethod
-    def parse(cls, text: str) -> Action:
-        """The pass that `str` writes so.
-
-        Raises:
-            BadInput: none.
-        """
-        match = re.fullmatch(r"(\d+)([FBIW])(\d+)", text)
-        if match is None:
-            raise BadInput(
-                f"{text!r} is no pass", where="`orders`", do="write stage, F, B, I or W, and micro-batch: 3F0"
-            )
-        return cls(match[2], int(match[1]), int(match[3]))  # type: ignore[arg-type]
-
 
 Order = tuple[Action, ...]
 
@@ -81,7 +63,7 @@ class Schedule:
     """The order of passes of every rank.
 
     Attributes:
-        name: a key of SCHEDULES, or any other for an order of one's own.
+        name: a key of SCHEDULES.
         passes: [S] arrays [3, n], see the module.
         micro_batches: M.
         virtual: vp, virtual stages a rank.
@@ -94,47 +76,10 @@ class Schedule:
     virtual: int = 1
     placement: Placement = "looping"
 
-    @classmethod
-    def of_orders(cls, orders: Sequence[Order], name: str = "own", placement: Placement = "looping") -> Schedule:
-        """The schedule of such orders, of as many micro-batches and virtual stages as they name.
-
-        Raises:
-            BadInput: a pass is missing or stands twice, is on the wrong rank, or waits for one that comes after it.
-        """
-        passes = tuple(np.array([(KINDS.index(kind), *rest) for kind, *rest in order]).T for order in orders)
-        _, stages, micro_batches = (1 + np.concatenate(passes, axis=1).max(axis=1)).tolist()
-        schedule = cls(name, passes, micro_batches, -(-stages // len(orders)), placement)
-        _require_complete(schedule)
-        _ = schedule.in_turn
-        return schedule
-
     def __str__(self) -> str:
-        """A row a rank, its passes apart by commas: what `parse` and torch's `_load_csv` read."""
+        """A row a rank, its passes apart by commas, as torch's `_load_csv` reads them."""
         rows = (of_rank.T.tolist() for of_rank in self.passes)
         return "".join(",".join(f"{stage}{KINDS[kind]}{m}" for kind, stage, m in row) + "\n" for row in rows)
-
-    @classmethod
-    def parse(cls, text: str, name: str = "own", placement: Placement = "looping") -> Schedule:
-        """The schedule that such rows say; blanks may stand for commas.
-
-        Raises:
-            BadInput: a cell is no pass; or see `of_orders`.
-        """
-        rows = text.strip().split("\n")
-        orders = [tuple(map(Action.parse, re.split(r"[,\s]+", row.strip()))) for row in rows]
-        return cls.of_orders(orders, name, placement=placement)
-
-    def grid(self, marked: Iterable[Action] = ()) -> str:
-        """The rows with their columns aligned, and arrows around the passes that are marked: 0F0 ▸0B0◂ 0F1."""
-        cells = [[f"▸{action}◂" if action in marked else f" {action} " for action in order] for order in self.orders]
-        width = max(len(cell) for row in cells for cell in row)
-        return "\n".join(f"rank {rank}: {' '.join(f'{c:^{width}}' for c in row)}" for rank, row in enumerate(cells))
-
-    def refusal(self, what: str, do: str, marked: Collection[Action]) -> BadInput:
-        """The sentence for orders that cannot run, with the grid as a note below it."""
-        error = BadInput(f"schedule {self.name}: {what}", where="`orders`", do=do)
-        error.add_note(self.grid(marked))
-        return error
 
     @cached_property
     def orders(self) -> tuple[Order, ...]:
@@ -170,9 +115,6 @@ class Schedule:
 
         Of the passes that could come next a forward one does, of several the one of the first stage; else the backward
         one of the first micro-batch.
-
-        Raises:
-            BadInput: there is no such order: ranks wait for each other for ever.
         """
         actions = [action for order in self.orders for action in order]
         makers: dict[tuple[str, int, int], int] = {
@@ -188,12 +130,6 @@ class Schedule:
         turns = topological_order(
             readers, [(False, stage, m) if kind == "F" else (True, m, -stage) for kind, stage, m in actions]
         )
-        waiting: dict[int, Action] = {}
-        for i in sorted(set(range(len(actions))).difference(turns)):
-            waiting.setdefault(self.rank_of[actions[i].stage], actions[i])
-        for rank, action in waiting.items():
-            what = f"rank {rank} waits for ever before {action}"
-            raise self.refusal(what, "let no pass wait for one that comes after it", waiting.values())
         return tuple(actions[i] for i in turns)
 
     @cached_property
@@ -226,26 +162,6 @@ class Schedule:
         stages, waiting, begin = self._moments
         nbytes = np.array([saved, for_weights], dtype=np.float64)[:, stages]  # [2, n, vp]
         return tuple(np.maximum.reduceat(np.einsum("npv,pnv->n", waiting, nbytes), begin).tolist())
-
-
-def _require_complete(schedule: Schedule) -> None:
-    """Every micro-batch passes every virtual stage once forward and once backward, on its rank."""
-
-    def refuse(what: str, *marked: Action) -> BadInput:
-        return schedule.refusal(what, "give every pass once, on its rank", marked)
-
-    for rank, order in enumerate(schedule.orders):
-        for action in order:
-            if schedule.rank_of[action.stage] != rank:
-                what = f"pass {action} is on rank {rank}, its stage on rank {schedule.rank_of[action.stage]}"
-                raise refuse(what, action)
-    count = Counter[tuple[str, int, int]](action for order in schedule.orders for action in order)
-    for stage, m in product(range(schedule.stages), range(schedule.micro_batches)):
-        counts = tuple(count[kind, stage, m] for kind in KINDS)
-        if counts not in ((1, 1, 0, 0), (1, 0, 1, 1)):
-            kinds = "{} F, {} B, {} I and {} W".format(*counts)
-            passes = (Action(kind, stage, m) for kind in KINDS)
-            raise refuse(f"micro-batch {m} has {kinds} on virtual stage {stage}", *passes)
 
 
 @remembered(lambda name, ranks, micro_batches, virtual=None: ranks * micro_batches * (virtual or 2))

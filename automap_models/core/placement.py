@@ -113,11 +113,8 @@ class PlacementGraph:
         """
         time_of = {ACCELERATOR: self.accelerator_s, CPU: self.cpu_s, **self.kind_s}
         if kind not in time_of:
-            raise BadInput(
-                f"has no times for devices of kind {kind!r}",
-                where=model_name(self),
-                do=f"choose from {', '.join(time_of)}, or give the devices a `speed`",
-            )
+            do = f"choose from {', '.join(time_of)}, or give the devices a `speed`"
+            raise BadInput(f"has no times for devices of kind {kind!r}", where=model_name(self), do=do)
         return time_of[kind]
 
     def successors(self) -> list[list[int]]:
@@ -309,11 +306,9 @@ def _require_network(problem: PlacementProblem) -> None:
     first_cpus = np.flatnonzero(network.is_cpu)
     in_order = first_cpus.tolist() == list(range(problem.accelerators, problem.devices))
     if len(network) != problem.devices or not in_order:
-        raise BadInput(
-            f"has {len(network)} devices, {first_cpus.size} of them CPUs, which must come last",
-            where="`network`",
-            do=f"give {problem.accelerators} accelerator(s), then {problem.cpus} CPU(s)",
-        )
+        what = f"has {len(network)} devices, {first_cpus.size} of them CPUs, which must come last"
+        do = f"give {problem.accelerators} accelerator(s), then {problem.cpus} CPU(s)"
+        raise BadInput(what, where="`network`", do=do)
     for kind in network.kinds:
         problem.graph.times_on(kind)
 
@@ -336,11 +331,9 @@ def _require_meaning(problem: PlacementProblem) -> None:
     if problem.objective != "latency" and problem.pieces != 1:
         raise BadInput(f"{problem.pieces} subgraphs a device", where="`pieces`", do="they are for latency only")
     if problem.objective == "latency" and problem.graph.is_training:
-        raise BadInput(
-            "has a backward pass, but latency is that of one sample's inference",
-            where=model_name(problem.graph),
-            do="give an inference graph, `objective='throughput'` or `objective='step'`",
-        )
+        what = "has a backward pass, but latency is that of one sample's inference"
+        do = "give an inference graph, `objective='throughput'` or `objective='step'`"
+        raise BadInput(what, where=model_name(problem.graph), do=do)
 
 
 def _require_a_device_for_all(problem: PlacementProblem) -> None:
@@ -350,11 +343,8 @@ def _require_a_device_for_all(problem: PlacementProblem) -> None:
         return
     if not graph.supported.all():
         node = int(np.argmin(graph.supported))
-        raise BadInput(
-            f"no device supports {node_name(graph, node)}: it does not run on accelerators, and there is no CPU",
-            where=model_name(graph),
-            do="give at least one CPU with `cpus`",
-        )
+        what = f"no device supports {node_name(graph, node)}: it does not run on accelerators, and there is no CPU"
+        raise BadInput(what, where=model_name(graph), do="give at least one CPU with `cpus`")
     if not problem.may_accelerate.all():
         node = int(np.argmin(problem.may_accelerate))
         members = np.flatnonzero(graph.classes == graph.classes[node]).tolist()

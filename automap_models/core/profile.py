@@ -131,17 +131,11 @@ class Profile:
         compute = _checked("C", C, source)
         n = compute.size
         if n < 2:
-            raise BadInput(
-                f"array C has {n} instruction(s), a pipeline needs at least 2",
-                where=source,
-                do="profile the model at a finer granularity",
-            )
+            what = f"array C has {n} instruction(s), a pipeline needs at least 2"
+            raise BadInput(what, where=source, do="profile the model at a finer granularity")
         if n > MAX_INSTRUCTIONS:
-            raise BadInput(
-                f"array C has {n:,} instructions, more than {MAX_INSTRUCTIONS:,}",
-                where=source,
-                do="profile the model at a coarser granularity",
-            )
+            what = f"array C has {n:,} instructions, more than {MAX_INSTRUCTIONS:,}"
+            raise BadInput(what, where=source, do="profile the model at a coarser granularity")
         forward = compute / 3.0 if C_fwd is None else _checked("C_fwd", C_fwd, source)
         saved_bytes = np.zeros(n) if stash is None else _checked("stash", stash, source)
         arrays = {
@@ -160,11 +154,8 @@ class Profile:
         over = np.flatnonzero(forward > compute)
         if over.size:
             i = int(over[0])
-            raise BadInput(
-                f"C_fwd[{i}] = {forward[i]:g} s is more than C[{i}] = {compute[i]:g} s",
-                where=source,
-                do="C is forward plus backward time; check which array is which",
-            )
+            what = f"C_fwd[{i}] = {forward[i]:g} s is more than C[{i}] = {compute[i]:g} s"
+            raise BadInput(what, where=source, do="C is forward plus backward time; check which array is which")
         if not compute.any():
             raise BadInput("the times in C are all zero", where=source, do="measure the model again")
         require_magnitudes(arrays, source)
@@ -287,27 +278,18 @@ def _checked(name: str, value: object, source: str) -> FloatArray:
     """A float64 copy of `value`: one-dimensional, finite and nowhere negative, or BadInput."""
     raw = np.asarray(value)
     if raw.dtype.kind not in "fiu":
-        raise BadInput(
-            f"array {name} has dtype {raw.dtype}, not a number per instruction",
-            where=source,
-            do="save it as float64",
-        )
+        what = f"array {name} has dtype {raw.dtype}, not a number per instruction"
+        raise BadInput(what, where=source, do="save it as float64")
     if raw.ndim != 1:
-        raise BadInput(
-            f"array {name} has shape {raw.shape}, expected one dimension",
-            where=source,
-            do="give one value per instruction",
-        )
+        what = f"array {name} has shape {raw.shape}, expected one dimension"
+        raise BadInput(what, where=source, do="give one value per instruction")
     array = raw.astype(np.float64)
     for what, wrong in (("NaN", np.isnan(array)), ("infinite", np.isinf(array)), ("negative", array < 0)):
         bad = np.flatnonzero(wrong)
         if bad.size:
             i = int(bad[0])
-            raise BadInput(
-                f"{name}[{i}] = {array[i]:g} is {what}",
-                where=source,
-                do="every entry must be a finite number ≥ 0",
-            )
+            do = "every entry must be a finite number ≥ 0"
+            raise BadInput(f"{name}[{i}] = {array[i]:g} is {what}", where=source, do=do)
     return array
 
 
@@ -321,22 +303,16 @@ def _require_dtype(meta: Mapping[str, object], source: str) -> None:
     """Refuse an element type of the parameters that no parameters have."""
     dtype = meta.get("parameter_dtype")
     if dtype is not None and not (isinstance(dtype, str) and _DTYPE.match(dtype)):
-        raise BadInput(
-            f"meta says that parameters are {str(dtype)[:40]!r}",
-            where=source,
-            do="write float32, bfloat16 or float16 as parameter_dtype, or leave it out",
-        )
+        what = f"meta says that parameters are {str(dtype)[:40]!r}"
+        raise BadInput(what, where=source, do="write float32, bfloat16 or float16 as parameter_dtype, or leave it out")
 
 
 def _require_shared(key: str, parameter: SharedParameter, array: str, sizes: FloatArray, source: str) -> None:
     """Refuse a shared parameter that is not one of those that an array of the profile counts."""
     instructions, n = parameter.instructions, sizes.size
     if len(instructions) < 2 or any(a >= b for a, b in pairwise(instructions)):
-        raise BadInput(
-            f"{key} ({parameter.name}) is used by instructions {list(instructions)[:8]}",
-            where=source,
-            do="give at least two, in ascending order, each once",
-        )
+        what = f"{key} ({parameter.name}) is used by instructions {list(instructions)[:8]}"
+        raise BadInput(what, where=source, do="give at least two, in ascending order, each once")
     if not 0 <= instructions[0] < instructions[-1] < n:
         raise BadInput(
             f"{key} ({parameter.name}) is used by instructions {instructions[0]} to {instructions[-1]}, but C has {n}",
@@ -354,8 +330,5 @@ def _require_shared(key: str, parameter: SharedParameter, array: str, sizes: Flo
 
 def _require_length(name: str, length: int, n: int, source: str) -> None:
     if length != n:
-        raise BadInput(
-            f"array {name} has {length} entries but C has {n}",
-            where=source,
-            do="all arrays describe the same instructions",
-        )
+        what = f"array {name} has {length} entries but C has {n}"
+        raise BadInput(what, where=source, do="all arrays describe the same instructions")

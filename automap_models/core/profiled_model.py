@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -129,22 +130,15 @@ def _with_copies(
 
 def unsharded(profile: Profile) -> ShardedProfile:
     """The profile itself, on one device."""
-    nothing = np.zeros(len(profile))
+    alike = {name: getattr(profile, name) for name in ("C", "C_fwd", "A", "W", "stash", "frozen")}
+    sums = ("reduced_fwd", "reduced_bwd", "starts_fwd", "starts_bwd", "gradients")
+    nothing: dict[str, Any] = dict.fromkeys(sums, np.zeros(len(profile)))
     return ShardedProfile(
         UNSHARDED,
         1,
-        C=profile.C,
-        C_fwd=profile.C_fwd,
-        A=profile.A,
+        **alike,
         boundary_bytes=profile.A,
-        W=profile.W,
-        stash=profile.stash,
-        reduced_fwd=nothing,
-        reduced_bwd=nothing,
-        starts_fwd=nothing,
-        starts_bwd=nothing,
-        gradients=nothing,
-        frozen=profile.frozen,
+        **nothing,
         shared_bytes=np.array([parameter.nbytes for parameter in profile.shared_parameters]),
         shared_frozen_bytes=np.array([parameter.nbytes for parameter in profile.shared_frozen]),
     )
@@ -159,11 +153,8 @@ def require_alike(profile: Profile, partitioned: ShardedProfile) -> ShardedProfi
     shared = (partitioned.shared_bytes.size, partitioned.shared_frozen_bytes.size)
     alike = len(partitioned) == len(profile) and shared == (len(profile.shared_parameters), len(profile.shared_frozen))
     if not alike or not np.array_equal(partitioned.A, profile.A):
-        raise BadInput(
-            f"partitioning {partitioned.name!r} has other instructions than the profile",
-            where=profile.model,
-            do="make both of the same training step at the same micro-batch size",
-        )
+        what = f"partitioning {partitioned.name!r} has other instructions than the profile"
+        raise BadInput(what, where=profile.model, do="make both of the same training step at the same micro-batch size")
     return partitioned
 
 

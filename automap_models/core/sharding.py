@@ -272,9 +272,8 @@ class ShardingPlan:
             import jax
             from jax.sharding import PartitionSpec
         except ImportError as error:
-            raise BadInput(
-                f"partition specs need the jax extra ({error})", do="pip install 'automap-models[jax]'"
-            ) from None
+            what = f"partition specs need the jax extra ({error})"
+            raise BadInput(what, do="pip install 'automap-models[jax]'") from None
         names = axes or [axis.name for axis in self.mesh]
         ends = [(name, path_ends(self.by_variable(axis))) for axis, name in enumerate(names)]
 
@@ -294,9 +293,8 @@ class ShardingPlan:
         try:
             from torch.distributed.tensor import Replicate, Shard
         except ImportError as error:
-            raise BadInput(
-                f"DTensor placements need the torch extra ({error})", do="pip install 'automap-models[torch]'"
-            ) from None
+            what = f"DTensor placements need the torch extra ({error})"
+            raise BadInput(what, do="pip install 'automap-models[torch]'") from None
         return {
             variable.name: [Replicate() if dim == REPLICATED else Shard(dim) for dim in dims]
             for variable, *dims in zip(self.variables, *self.dims, strict=True)

@@ -110,18 +110,13 @@ class StagedProblem:
         if self.stages < 1:
             raise BadInput(f"{self.stages} stages", where="`stages`", do="give at least 1")
         if self.stages > self.cluster.devices:
-            raise BadInput(
-                f"{self.stages} stages on the {self.cluster.devices} device(s) of cluster {self.cluster.name}",
-                where="`stages`",
-                do=f"a stage needs a device of its own: give at most {self.cluster.devices}",
-            )
+            what = f"{self.stages} stages on the {self.cluster.devices} device(s) of cluster {self.cluster.name}"
+            do = f"a stage needs a device of its own: give at most {self.cluster.devices}"
+            raise BadInput(what, where="`stages`", do=do)
         cut_points = self.grid.cut_points.size
         if self.stages - 1 > cut_points:
-            raise BadInput(
-                f"{self.stages} stages, but the profile can be cut in {cut_points} place(s)",
-                where="`stages`",
-                do=f"give at most {cut_points + 1}",
-            )
+            what = f"{self.stages} stages, but the profile can be cut in {cut_points} place(s)"
+            raise BadInput(what, where="`stages`", do=f"give at most {cut_points + 1}")
         self.constraints.check_devices(self.cluster.devices, self.stages)
         for sharding in self.shardings:
             require_alike(self.profile, sharding)
@@ -372,25 +367,19 @@ class StagedPlan:
         increasing_devices = all(a < b for a, b in pairwise((0, *self.device_cuts, devices)))
         off_grid = self.coarse_cuts is not None and self.coarse_cuts != problem.grid.to_points(self.cuts)
         shardings = len(problem.shardings) + 1
-        objections = (
-            (
-                len(self.device_cuts) != len(self.cuts),
-                f"{len(self.cuts)} instruction cut(s) but {len(self.device_cuts)} device cut(s)",
-            ),
-            (self.stages != problem.stages, f"{self.stages} stages instead of {problem.stages}"),
-            (
-                self.micro_batches != problem.micro_batches,
-                f"{self.micro_batches} micro-batches instead of {problem.micro_batches}",
-            ),
-            (not increasing_cuts, f"instruction cuts {list(self.cuts)} do not increase inside 0..{n - 2}"),
-            (not increasing_devices, f"device cuts {list(self.device_cuts)} do not increase inside 1..{devices - 1}"),
-            (off_grid, f"coarse cuts {list(self.coarse_cuts or ())} do not stand for cuts {list(self.cuts)}"),
-            (
-                len(self.shardings) != self.stages or not all(0 <= index < shardings for index in self.shardings),
-                f"shardings {list(self.shardings)} do not give each of {self.stages} stages one of {shardings}",
-            ),
-        )
-        objection = next((reason for wrong, reason in objections if wrong), None)
+        unsharded = len(self.shardings) != self.stages or not all(0 <= index < shardings for index in self.shardings)
+        cuts, device_cuts, coarse = list(self.cuts), list(self.device_cuts), list(self.coarse_cuts or ())
+        batches = self.micro_batches, problem.micro_batches
+        objections = {
+            f"{len(cuts)} instruction cut(s) but {len(device_cuts)} device cut(s)": len(device_cuts) != len(cuts),
+            f"{self.stages} stages instead of {problem.stages}": self.stages != problem.stages,
+            "{} micro-batches instead of {}".format(*batches): batches[0] != batches[1],
+            f"instruction cuts {cuts} do not increase inside 0..{n - 2}": not increasing_cuts,
+            f"device cuts {device_cuts} do not increase inside 1..{devices - 1}": not increasing_devices,
+            f"coarse cuts {coarse} do not stand for cuts {cuts}": off_grid,
+            f"shardings {list(self.shardings)} do not give each of {self.stages} stages one of {shardings}": unsharded,
+        }
+        objection = next((reason for reason, wrong in objections.items() if wrong), None)
         objection = objection or self._misplaced(problem) or self._unwanted(problem)
         return (True, "") if objection is None else (False, objection)
 

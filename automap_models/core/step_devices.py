@@ -66,11 +66,8 @@ class StepDevices:
         lacking = np.argwhere((self.channel < 0) & ~np.eye(len(self), dtype=bool))
         if lacking.size:
             a, b = lacking[0].tolist()
-            raise BadInput(
-                f"there is no link from {self.names[a]} to {self.names[b]}",
-                where="devices",
-                do="add it to `links`; a placement may have to move values between any two devices",
-            )
+            do = "add it to `links`; a placement may have to move values between any two devices"
+            raise BadInput(f"there is no link from {self.names[a]} to {self.names[b]}", where="devices", do=do)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -349,7 +349,7 @@ def require_parts(
         if value is not None and shape.experts is None:
             raise BadInput(f"{shape.name} has no experts", where=f"`{key}`", do="leave it out")
     tokens = tp * cp if sequence_parallel else cp
-    for key, parts, what, total in (
+    for key, parts, noun, total in (
         ("tp", tp, "heads", shape.heads),
         ("tp", tp, "columns of the perceptron", shape.ffn),
         ("tp", tp, "heads of the tower", shape.tower_heads or tp),
@@ -357,9 +357,8 @@ def require_parts(
         ("ep", ep, "expert(s) of a layer", shape.experts or 1),
     ):
         if total % parts:
-            raise BadInput(
-                f"{parts} does not divide the {total} {what} of {shape.name}", where=f"`{key}`", do="give a divisor"
-            )
+            what = f"{parts} does not divide the {total} {noun} of {shape.name}"
+            raise BadInput(what, where=f"`{key}`", do="give a divisor")
     if shape.kv_heads % tp and tp % shape.kv_heads:
         what = f"{tp} and the {shape.kv_heads} heads of keys and values of {shape.name} do not divide each other"
         raise BadInput(what, where="`tp`", do=f"give a divisor or a multiple of {shape.kv_heads}")

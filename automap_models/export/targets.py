@@ -19,6 +19,7 @@ TARGETS: Mapping[str, str] = {
     "megatron": "Megatron-LM: arguments, with the layout of its stages",
     "megatron-bridge": "Megatron-Bridge and NeMo: overrides of a recipe, with the layout of its stages",
     "deepspeed": "DeepSpeed: a PipelineModule with the plan's stages, and its configuration",
+    "accelerate": "Accelerate, and with it Trainer and TRL: FSDP2 or DDP, and context parallelism",
     "galvatron": "Hetu-Galvatron: the parallelism of every layer",
     "jax": "JAX: meshes, and a PartitionSpec for every parameter",
     "hf": "Hugging Face transformers: tensor and pipeline parallel plans",
@@ -27,7 +28,7 @@ TARGETS: Mapping[str, str] = {
 
 LAUNCHES = ("slurm", "skypilot", "jobset")
 """What starts programs on a cluster that `export.launch` writes for."""
-PLANNED_FOR = ("torch-split-spec", "megatron", "megatron-bridge", "torchtitan", "deepspeed", "galvatron")
+PLANNED_FOR = ("torch-split-spec", "megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "galvatron")
 """Those that restrict where a model is cut or how devices are shared out, of equals the preferred ones first."""
 
 

@@ -112,11 +112,8 @@ def json_text(document: Mapping[str, Any]) -> str:
     try:
         return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
     except ValueError:
-        raise BadInput(
-            "a figure of the result is too large for a number",
-            where="result",
-            do="check the units of what was given, such as a profile and a cluster",
-        ) from None
+        do = "check the units of what was given, such as a profile and a cluster"
+        raise BadInput("a figure of the result is too large for a number", where="result", do=do) from None
 
 
 def write_json(path: str | os.PathLike[str], document: Mapping[str, Any]) -> None:
@@ -129,9 +126,8 @@ def write_json(path: str | os.PathLike[str], document: Mapping[str, Any]) -> Non
 
 
 def _unwritable(path: str | os.PathLike[str], error: OSError | ValueError) -> BadInput:
-    return BadInput(
-        f"cannot be written ({getattr(error, 'strerror', None) or error})", where=str(path), do="write somewhere else"
-    )
+    what = f"cannot be written ({getattr(error, 'strerror', None) or error})"
+    return BadInput(what, where=str(path), do="write somewhere else")
 
 
 T = TypeVar("T")

@@ -100,9 +100,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     """
     path = Path(folder) / MANIFEST
     if not os.path.lexists(path):
-        raise BadInput(
-            f"there is no {MANIFEST}", where=str(folder), do="give the folder of a finished data set (datagen/run.py)"
-        )
+        what = f"there is no {MANIFEST}"
+        raise BadInput(what, where=str(folder), do="give the folder of a finished data set (datagen/run.py)")
     return read_json(path, Manifest, do=_REMAKE)
 
 

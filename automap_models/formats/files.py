@@ -38,11 +38,8 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     if text.lstrip("\ufeff \t\r\n").startswith("{"):
         return _read_json_profile(path)
     if _starts_module(head, text):
-        raise BadInput(
-            "is an HLO or StableHLO module, which has no times yet",
-            where=str(path),
-            do="make a profile of it with automap-profile first",
-        )
+        what = "is an HLO or StableHLO module, which has no times yet"
+        raise BadInput(what, where=str(path), do="make a profile of it with automap-profile first")
     if looks_like_graph_txt(text):
         return read_graph_txt(path)
     raise BadInput("is empty" if not head else "is no profile in a known format", where=str(path), do=_FORMATS)

@@ -24,6 +24,7 @@ from automap_models.formats.schema import (
     Integer,
     Text,
     convert,
+    document_of,
     find_yaml,
     load_yaml,
     located,
@@ -313,27 +314,7 @@ OLDER_KEYS = {
     "launch_s": "launch_s",
 }
 """Key of an older device file → the constant of a training step that it stands for."""
-
-
-class StepConstantsDocument(Document):
-    """Constants of the training step; the keys are the attributes of `StepConstants`."""
-
-    product_efficiency: float
-    half_size: float
-    attention_efficiency: float
-    bandwidth_efficiency: float
-    launch_s: float
-    intra_efficiency: float
-    inter_efficiency: float
-    overlap: float
-
-
-class HostMemoryDocument(Document):
-    """Memory of a node's host; the keys are the attributes of `HostMemory`."""
-
-    memory: float
-    bandwidth: float
-    link: float
+StepConstantsDocument, HostMemoryDocument = map(document_of, (StepConstants, HostMemory))
 
 
 class DeviceDocument(Document):

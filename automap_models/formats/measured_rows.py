@@ -66,14 +66,8 @@ FAMILIES: Mapping[str, Family] = {
 HARDWARE = (
     (r"pcie|\bnvl\b", "", ""),
     (r"\bgb200", "gb200", "gb200-nvl72"),
-    (r"\bgb300", "gb300", ""),
-    (r"\bb200", "b200", ""),
-    (r"\bb300", "b300", ""),
     (r"\bh20\b", "h20", ""),
-    (r"\bh200", "h200", ""),
-    (r"\bmi300x", "mi300x", ""),
-    (r"\bmi325x", "mi325x", ""),
-    (r"\bmi355x", "mi355x", ""),
+    *((rf"\b{name}", name, "") for name in ("gb300", "b200", "b300", "h200", "mi300x", "mi325x", "mi355x")),
     (r"\btpu ?v5p", "tpu-v5p", ""),
     (r"\btpu ?v6e|trillium", "tpu-v6e", ""),
     (r"\btpu ?(v?7x)|ironwood", "tpu7x", ""),
@@ -84,10 +78,8 @@ HARDWARE = (
     (r"\ba[18]00", "a100", ""),
     (r"\bv100.*\b16 ?gb", "v100", "v100-edr-4"),
     (r"\bv100", "v100", ""),
-    (r"\bt4\b", "t4", ""),
-    (r"\bl40s\b", "l40s", ""),
     (r"\brtx ?4090\b", "rtx4090", ""),
-    (r"\bcpu\b", "cpu", ""),
+    *((rf"\b{name}\b", name, "") for name in ("t4", "l40s", "cpu")),
 )
 """Pattern of a row's `gpu_type` → the shipped device, and the shipped cluster whose links and memory it has, where that
 is not the device's usual one; the first that matches counts, and an empty device is none."""

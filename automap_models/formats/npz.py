@@ -65,11 +65,8 @@ class Archive:
         except OSError as error:
             raise unreadable(where, error) from None
         except Exception as error:  # zipfile raises a dozen kinds on broken files
-            raise BadInput(
-                "is a single array, not an .npz file" if _is_single(file) else "is truncated or no .npz file",
-                where=where,
-                do=do,
-            ) from error
+            what = "is a single array, not an .npz file" if _is_single(file) else "is truncated or no .npz file"
+            raise BadInput(what, where=where, do=do) from error
         self.names = [name.removesuffix(".npy") for name in self._zip.namelist() if name.endswith(".npy")]
         if len(self.names) > 4_096:
             self._zip.close()
@@ -191,20 +188,16 @@ def write_npz(path: str | os.PathLike[str], profile: Profile) -> None:
 def _floats(archive: Archive, key: str) -> NDArray[np.generic]:
     array = archive.read(key, 16 * MAX_INSTRUCTIONS)
     if array.dtype.kind != "f":
-        raise BadInput(
-            f"array {key} has dtype {array.dtype}, not float64", where=archive.where, do="save it as float64"
-        )
+        what = f"array {key} has dtype {array.dtype}, not float64"
+        raise BadInput(what, where=archive.where, do="save it as float64")
     return array
 
 
 def _labels(archive: Archive, key: str, n: int) -> list[str]:
     array = archive.read(key, 256 << 20)  # numpy keeps four bytes a character and pads to the longest
     if array.dtype.kind != "U" or array.shape != (n,):
-        raise BadInput(
-            f"array {key} has dtype {array.dtype} and shape {array.shape}, not one text for each of {n} instructions",
-            where=archive.where,
-            do="save it as an array of str, or leave it out",
-        )
+        what = f"array {key} has dtype {array.dtype} and shape {array.shape}, not one text for each of {n} instructions"
+        raise BadInput(what, where=archive.where, do="save it as an array of str, or leave it out")
     labels = [str(label) for label in array]
     for i, label in enumerate(labels):
         if not is_text(label):
@@ -224,9 +217,8 @@ def is_text(text: str) -> bool:
 def _json(archive: Archive, key: str, kind: type[T]) -> T:
     array = archive.read(key, 4 << 20)
     if array.dtype.kind != "U" or array.ndim:
-        raise BadInput(
-            f"{key} has dtype {array.dtype} and shape {array.shape}, not a single text", where=archive.where, do=_JSON
-        )
+        what = f"{key} has dtype {array.dtype} and shape {array.shape}, not a single text"
+        raise BadInput(what, where=archive.where, do=_JSON)
     if not is_text(str(array)):
         raise BadInput(f"{key} is no text", where=archive.where, do=_JSON)
     return decode_json(str(array).encode(), kind, where=f"{archive.where}, {key}", do=_JSON)

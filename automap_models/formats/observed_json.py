@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,7 +31,6 @@ from msgspec import UNSET, Meta, UnsetType
 
 from automap_models.core.cluster import MAX_DEVICES
 from automap_models.core.observed import Observed, PlacedPlan, Unit
-from automap_models.core.plan import Stage
 from automap_models.core.profile import LARGEST_S, FloatArray
 from automap_models.core.run_record import RunRecord
 from automap_models.core.staged import StagedPlan, StagedProblem
@@ -283,7 +282,7 @@ def run_document(record: RunRecord, predicted: Timeline) -> dict[str, Any]:
             "losses": [float(step.loss) for step in record.steps],
             "warmup": record.warmup,
             "step_s": {"predicted": predicted.length_s, "measured": record.step_s},
-            "stages": [_stage(record, predicted, s, stage) for s, stage in enumerate(record.plan.stages)],
+            "stages": list(_stages(record, predicted)),
             "check": None if check is None else {"agrees": check.agrees, **asdict(check)},
             "memory_bytes": record.memory_bytes,
             "no_row": record.no_row,
@@ -312,32 +311,24 @@ def _times(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def _stage(record: RunRecord, predicted: Timeline, s: int, stage: Stage) -> dict[str, Any]:
-    idle = idle_shares(record), predicted_idle_shares(record, predicted)
-    rank = record.schedule.rank_of[s]
-    passes = record.plan.micro_batches
-    return {
-        "index": s,
-        "replicas": stage.replicas,
-        "forward_s": {"predicted": passes * stage.forward_s, "measured": record.per_step(s, FORWARD)},
-        "backward_s": {"predicted": passes * stage.backward_s, "measured": record.per_step(s, BACKWARD)},
-        "reduction_s": {"predicted": stage.all_reduce_s, "measured": record.per_step(s, REDUCTION)},
-        "update_s": {"predicted": None, "measured": record.per_step(s, UPDATE)},
-        "share": {"predicted": float(predicted_shares(record)[s]), "measured": float(measured_shares(record)[s])},
-        "idle_share": {"predicted": float(idle[1][rank]), "measured": float(idle[0][rank])},
-    }
-
-
-def predicted_shares(record: RunRecord) -> FloatArray:
-    """[S] a stage's forward and backward passes over those of all stages, as the plan says."""
-    passes = np.array([stage.forward_s + stage.backward_s for stage in record.plan.stages])
-    return np.asarray(passes / (passes.sum() or np.inf))
-
-
-def measured_shares(record: RunRecord) -> FloatArray:
-    """[S] the same of the busy times that were measured, on a stage's slowest replica."""
-    passes = np.array([record.per_step(s, FORWARD + BACKWARD) for s in range(len(record.plan.stages))])
-    return np.asarray(passes / passes.sum())
+def _stages(record: RunRecord, predicted: Timeline) -> Iterator[dict[str, Any]]:
+    """Of each stage what was predicted and measured; its share is of the passes of all stages."""
+    idle, predicted_idle = idle_shares(record), predicted_idle_shares(record, predicted)
+    stages, passes = record.plan.stages, record.plan.micro_batches
+    whole_s = sum(stage.forward_s + stage.backward_s for stage in stages) or np.inf
+    busy_s = [record.per_step(s, FORWARD + BACKWARD) for s in range(len(stages))]
+    for s, stage in enumerate(stages):
+        rank, share = record.schedule.rank_of[s], (stage.forward_s + stage.backward_s) / whole_s
+        yield {
+            "index": s,
+            "replicas": stage.replicas,
+            "forward_s": {"predicted": passes * stage.forward_s, "measured": record.per_step(s, FORWARD)},
+            "backward_s": {"predicted": passes * stage.backward_s, "measured": record.per_step(s, BACKWARD)},
+            "reduction_s": {"predicted": stage.all_reduce_s, "measured": record.per_step(s, REDUCTION)},
+            "update_s": {"predicted": None, "measured": record.per_step(s, UPDATE)},
+            "share": {"predicted": float(share), "measured": busy_s[s] / sum(busy_s)},
+            "idle_share": {"predicted": float(predicted_idle[rank]), "measured": float(idle[rank])},
+        }
 
 
 def idle_shares(record: RunRecord) -> FloatArray:

@@ -18,11 +18,11 @@ from typing import Any, Literal
 import msgspec
 
 from automap_models.core.device import StepConstants
-from automap_models.core.strategy import Dispatcher, Precision
-from automap_models.cost.runtime import CAST_GRADIENT_BYTES, Runtime, Selects
+from automap_models.core.strategy import Precision
+from automap_models.cost.runtime import CAST_GRADIENT_BYTES, Runtime
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_text
-from automap_models.formats.schema import Document, Text, convert, find_yaml, load_yaml, shipped_names
+from automap_models.formats.schema import Text, convert, document_of, find_yaml, load_yaml, shipped_names
 from automap_models.simulate.runtime_numbers import NUMBERS
 
 SequenceParallel = Literal["never", "with tp", "with selective recomputation"]
@@ -43,8 +43,11 @@ HOPPER = frozenset({"h100", "h100-96", "h200", "b200", "gb200", "b300", "gb300"}
 """Devices that there are flash kernels for which are written for Hopper and later devices."""
 
 
-class RuntimeFile(Document, kw_only=True):
-    """What a framework does by default; what is not said here is as in Runtime, which has the same fields.
+AsInRuntime: Any = document_of(Runtime, "name", "flash", "gradient_bytes", "gradient_moved_bytes", "weighs_within")
+
+
+class RuntimeFile(AsInRuntime, kw_only=True):
+    """What a framework does by default; keys that are not said here are fields of Runtime.
 
     Attributes:
         name: that people call it by.
@@ -67,17 +70,9 @@ class RuntimeFile(Document, kw_only=True):
         weighs_within_from: the first year in which experts are weighted before their last product, whose result is not
             saved.
         hopper_attention: whether flash kernels are those written for Hopper, where that is the device.
-        flash_2: whether they are FlashAttention-2's.
-        imbalance: tokens for the experts of the fullest device over the mean, as routing makes it: 1 or more.
-        joins: whether products that read one value are one product.
-        experts_apart: whether a product of several experts, and its casts, are a kernel for each of them.
-        dispatcher: how tokens go to experts where a strategy does not say.
-        exchange_shares, dispatch_shares: of the bandwidth inside a node and across, that they reach by the former and
-            by the latter; None are the device's shares of collectives.
         cuda_graph: which operations the host launches together: none, some (Transformer Engine's graphs of attention
             and routers), or all (of a whole iteration).
         graphed: share of the operations that `some` are.
-        offloads_gradients: whether gradients lie beside an optimiser's state in the host's memory, too.
         states_tensors: whether memory that is stated of its steps is that of tensors alone.
         left_out, mixtures_left_out: least and largest median error of a source, or of a part of the steps of a single
             one, of all steps or of those of mixtures, with numbers that are fitted to the others
@@ -99,41 +94,13 @@ class RuntimeFile(Document, kw_only=True):
     untied: bool = False
     zero_beside_pipeline: int = 3
     micro_batches_are_ranks: bool = False
-    gathers_a_layer: int = 1
-    prefetches: bool = True
-    tensor_overlap: float = 0.0
-    gradient_overlap: float | None = None
-    expert_overlap: float = 0.0
     overlaps_experts: bool = False
-    exposes_gathers: bool = False
     gradient_bytes: dict[str, int] = msgspec.field(default_factory=dict)
     gradient_moved_bytes: dict[str, float] = msgspec.field(default_factory=dict)
     fused_gradients_from: int = TODAY + 1
     weighs_within_from: int = TODAY + 1
-    buffer_bytes: float = 0.0
-    casts_weights_once: bool = False
-    hopper_attention: bool = False
-    flash_2: bool = False
-    loss_copies: float = 2.0
-    tensor_loss_copies: float = 2.0
-    holds_logits: bool = False
     states_tensors: bool = False
-    saves_gathered: bool = False
-    selects: Selects = "products"
-    dispatcher: Dispatcher = "alltoall"
-    exchange_shares: tuple[float, float] | None = None
-    dispatch_shares: tuple[float, float] | None = (0.6, 0.7)
-    routing: float = 1.0
-    imbalance: float = 1.0
-    joins: bool = False
-    experts_apart: bool = False
-    compute: float = 1.0
-    host_s: float = 0.0
-    mixture_host_s: float = 0.0
-    sum_host_s: float = 0.0
     cuda_graph: CudaGraph = "none"
-    graphed: float = 0.0
-    offloads_gradients: bool = False
     left_out: tuple[float, float] | None = None
     mixtures_left_out: tuple[float, float] | None = None
     fitted_to: tuple[Text, ...] = ()
@@ -229,7 +196,8 @@ def write_runtime(path: str | Path, file: RuntimeFile, comment: str) -> None:
     import yaml
 
     usual = msgspec.to_builtins(RuntimeFile(name="", about=""))
-    values = {key: value for key, value in msgspec.to_builtins(file).items() if value != usual[key]}
+    named = {"name": file.name, "about": file.about}
+    values = named | {key: value for key, value in msgspec.to_builtins(file).items() if value != usual[key]}
     lines = "".join(f"# {line}\n" for line in comment.splitlines())
     write_text(path, lines + yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 

@@ -26,6 +26,7 @@ numbers. NaN and infinity are refused. In YAML `130e9` and `1e3` are numbers, al
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import math
@@ -33,6 +34,7 @@ import os
 import re
 import reprlib
 import stat
+import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
@@ -99,6 +101,21 @@ class Document(Foreign, forbid_unknown_fields=True):
         return plain
 
 
+def document_of(record: type, *without: str) -> Any:
+    """The type of a document whose keys are the fields of a dataclass, with its types and defaults.
+
+    Args:
+        without: fields that are no keys.
+    """
+    kinds, declared = typing.get_type_hints(record), list[Any]()
+    for field in dataclasses.fields(record):
+        if field.name not in without:
+            usual = () if field.default is dataclasses.MISSING else (field.default,)
+            declared.append((field.name, kinds[field.name], *usual))
+    name = f"{record.__name__}Document"
+    return msgspec.defstruct(name, declared, bases=(Document,), kw_only=True, forbid_unknown_fields=True)
+
+
 def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_JSON_BYTES) -> bytes:
     """The content of a file that a user named.
 
@@ -140,11 +157,8 @@ def open_file(path: str | os.PathLike[str], *, once: bool = False) -> BinaryIO:
 
 def unreadable(path: str | os.PathLike[str], error: Exception) -> BadInput:
     """The sentence for a file that the system does not let us read."""
-    return BadInput(
-        f"cannot be read ({getattr(error, 'strerror', None) or error})",
-        where=str(path),
-        do="check the path and its permissions",
-    )
+    what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+    return BadInput(what, where=str(path), do="check the path and its permissions")
 
 
 def read_json(path: str | os.PathLike[str], kind: type[T], *, do: str = "write the file again") -> T:
@@ -246,11 +260,8 @@ def find_yaml(name_or_path: str | Path, group: str, kind: str, or_else: str = ""
         return conf_dir() / group / f"{name_or_path}.yaml"
     path = Path(name_or_path)
     if not exists(path):
-        raise BadInput(
-            f"{_SHORT.repr(str(name_or_path))} is neither a known {kind} nor a file",
-            where=kind,
-            do=f"choose from {', '.join(names)} or give a YAML file{or_else}",
-        )
+        what = f"{_SHORT.repr(str(name_or_path))} is neither a known {kind} nor a file"
+        raise BadInput(what, where=kind, do=f"choose from {', '.join(names)} or give a YAML file{or_else}")
     return path
 
 

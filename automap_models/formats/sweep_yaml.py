@@ -168,9 +168,8 @@ def _entry_clusters(entry: str | FamilyDocument, path: str, file: Path) -> list[
     base = None if entry.base is None else _named(entry.base, file.parent)
     if base is not None and base.groups:
         do = "list the mixed cluster by its name, or give a base of equal nodes"
-        raise BadInput(
-            f"cluster {base.name} is mixed: its numbers are those of its groups", where=f"{file}, {path}", do=do
-        )
+        what = f"cluster {base.name} is mixed: its numbers are those of its groups"
+        raise BadInput(what, where=f"{file}, {path}", do=do)
     numbers = {} if base is None else {key: getattr(base, key) for key in (*SIZES, *RATES, "device")}
     label = entry.name or (base.name if base else "cluster")
     choices: dict[str, list[float]] = {}

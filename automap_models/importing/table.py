@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path as File
 from typing import Any
 
-from automap_models.core.framework import Limits
 from automap_models.core.strategy import Strategy
 from automap_models.core.tuning import Training
 from automap_models.errors import BadInput
+from automap_models.export.accelerate import LIMITS as ACCELERATE
 from automap_models.export.deepspeed import LIMITS as DEEPSPEED
 from automap_models.export.megatron import LIMITS as MEGATRON
 from automap_models.importing import config_arguments, verl
@@ -29,15 +29,8 @@ from automap_models.workloads.catalogue import canonical
 
 Keys = Mapping[str, Any]
 """Key → `number`, or words → what they say."""
-FSDP = Limits(
-    name="fsdp",
-    schedules={"1f1b": "none"},
-    zeros=(0, 2, 3),
-    recompute=("none", "full"),
-    precisions=("fp32", "fp16", "bf16"),
-    undivided=("ep",),
-    any_training=True,
-)
+FSDP = replace(ACCELERATE, name="fsdp", undivided=("ep",), sharded_context=False)
+"""Of programs that run PyTorch's FSDP."""
 LIMITS = {
     "fsdp": FSDP,
     "deepspeed": DEEPSPEED,

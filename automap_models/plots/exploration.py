@@ -17,7 +17,7 @@ from automap_models.core.units import counted, seconds, shortened, size, size_un
 from automap_models.formats.sharding_plan import ShardingReport
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration
-from automap_models.plots.figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
+from automap_models.plots.figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR, blank_figure
 from automap_models.simulate.breakdown import Breakdown
 
 if TYPE_CHECKING:
@@ -47,11 +47,8 @@ SIZES: Mapping[str, tuple[Part, str]] = {
 
 def draw_candidates(exploration: Exploration) -> Figure:
     """The figure; a notebook can show it as it is."""
-    from matplotlib.figure import Figure
-
     plans, limit = exploration.candidates, exploration.space.cluster.memory
-    figure = Figure(figsize=(13.0, 2.4 + 0.5 * len(plans)), layout="constrained")
-    figure.suptitle(title(exploration), fontsize=13, parse_math=False)
+    figure = blank_figure(13.0, 2.4 + 0.5 * len(plans), title(exploration), 13)
     times, memory = figure.subplots(1, 2, width_ratios=(3.0, 2.0))
     unit_s, unit = time_unit(max(plan.step_s for plan in plans))
     _bars(times, plans, TIMES, unit_s, lambda plan: seconds(plan.step_s))
@@ -107,11 +104,8 @@ EXPLORING_COLOUR = "#9A9A9A"
 
 def episodes_figure(title: str, quantity: str) -> tuple[Figure, Axes]:
     """An empty figure over episodes; `told` is what its upright axis says."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, 5.0), layout="constrained")
+    figure = blank_figure(9.0, 5.0, title)
     axes = figure.subplots()
-    figure.suptitle(title, fontsize=12, parse_math=False)
     axes.set_xlabel("episode")
     axes.set_ylabel(quantity)
     axes.grid(alpha=0.3)

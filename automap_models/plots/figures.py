@@ -20,6 +20,16 @@ COMPUTE_COLOUR, WEIGHTS_COLOUR, ACTIVATION_COLOUR = "#0072B2", "#D55E00", "#009E
 BANDS = ("#F3F3F3", "#DFE6EC")
 
 
+def blank_figure(width: float, height: float, title: str = "", fontsize: int = 12) -> Figure:
+    """A figure of so many inches, empty but for its title."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    if title:
+        figure.suptitle(title, fontsize=fontsize, parse_math=False)
+    return figure
+
+
 def require_plotting(path: Path) -> None:
     """Fail before planning when the plot could not be drawn.
 

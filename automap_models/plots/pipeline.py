@@ -15,7 +15,7 @@ from automap_models.core.result import PlanReport
 from automap_models.core.units import counted, rounds, seconds, size, size_unit, span, time_unit
 from automap_models.formats.chrome_trace import OF_GRADIENTS
 from automap_models.planners.base import maker_in_words
-from automap_models.plots.figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, WEIGHTS_COLOUR
+from automap_models.plots.figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, WEIGHTS_COLOUR, blank_figure
 from automap_models.simulate.engine import PASS_KINDS, Interval, PassKind, Timeline
 
 if TYPE_CHECKING:
@@ -77,12 +77,9 @@ def _explain(panel: SubFigure, report: PlanReport, timeline: Timeline) -> None:
 
 def draw(report: PlanReport, timeline: Timeline) -> Figure:
     """The figure; a notebook can show it as it is."""
-    from matplotlib.figure import Figure
-
     schedule_height = 1.9 + 0.85 * min(report.plan.stages, 12)
-    figure = Figure(figsize=(13.0, 4.3 + schedule_height), layout="constrained")
+    figure = blank_figure(13.0, 4.3 + schedule_height, title(report), 13)
     above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(4.0, schedule_height))[:, 0]
-    figure.suptitle(title(report), fontsize=13, parse_math=False)
     draw_arrays(above, report)
     draw_schedule(below, report, timeline)
     return figure
@@ -203,10 +200,8 @@ LABELS: dict[PassKind, str] = {
 
 def draw_timelines(timelines: Sequence[Timeline]) -> Figure:
     """Simulations under one another on one axis of time; of a rank's virtual stages the later ones are lighter."""
-    from matplotlib.figure import Figure
-
     ranks = [1 + max(i.resource for i in timeline.intervals if not i.is_send) for timeline in timelines]
-    figure = Figure(figsize=(13.0, 0.9 + sum(0.6 + 0.42 * count for count in ranks)), layout="constrained")
+    figure = blank_figure(13.0, 0.9 + sum(0.6 + 0.42 * count for count in ranks))
     rows = figure.subplots(
         len(timelines), 1, sharex=True, squeeze=False, height_ratios=[1.0 + count for count in ranks]
     )

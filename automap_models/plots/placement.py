@@ -8,7 +8,7 @@ import numpy as np
 
 from automap_models.core.placement import PlacementResult, describe_objective, device_name, model_name, unit_of_work
 from automap_models.core.units import seconds, shortened, size, size_unit, time_unit
-from automap_models.plots.figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
+from automap_models.plots.figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR, blank_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,14 +19,11 @@ LABELLED = 24  # devices whose bars have room for a number
 
 def draw_placement(report: PlacementResult) -> Figure:
     """The figure; a notebook can show it as it is."""
-    from matplotlib.figure import Figure
-
     if report.problem.objective == "step":
         return _draw_step(report)
     width = float(np.clip(5.0 + 0.55 * report.problem.devices, 8.0, 20.0))
-    figure = Figure(figsize=(width, 6.5), layout="constrained")
+    figure = blank_figure(width, 6.5, placement_title(report))
     loads, memory = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
-    figure.suptitle(placement_title(report), fontsize=12, parse_math=False)
     _draw_loads(loads, report)
     _draw_memory(memory, report)
     return figure
@@ -34,13 +31,10 @@ def draw_placement(report: PlacementResult) -> Figure:
 
 def _draw_step(report: PlacementResult) -> Figure:
     """What every device and every receiving side does when, and which device has which part of the graph."""
-    from matplotlib.figure import Figure
-
     problem, line, assignment = report.problem, report.cost.timeline, report.required_plan().assignment
     rows = problem.devices
-    figure = Figure(figsize=(13.0, float(np.clip(3.5 + 0.5 * rows, 5.0, 14.0))), layout="constrained")
+    figure = blank_figure(13.0, float(np.clip(3.5 + 0.5 * rows, 5.0, 14.0)), placement_title(report))
     gantt, order = figure.subplots(2, 1, height_ratios=(3, 1))
-    figure.suptitle(placement_title(report), fontsize=12, parse_math=False)
     unit, name = time_unit(float(line.makespan_s))
     backward = problem.graph.backward
     for device in range(rows):

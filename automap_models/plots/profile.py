@@ -12,7 +12,7 @@ from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid, coarse_arrays
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.units import seconds, size, size_unit, time_unit
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.plots.figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, WEIGHTS_COLOUR
+from automap_models.plots.figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, WEIGHTS_COLOUR, blank_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,16 +29,12 @@ ROWS = (
 
 def draw_profile(profile: Profile) -> Figure:
     """The figure; a notebook can show it as it is."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13.0, 10.4), layout="constrained")
-    above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(7.0, 3.4))[:, 0]
-    figure.suptitle(
+    title = (
         f"{profile.model}  ·  {len(profile):,} instructions  ·  {seconds(float(profile.C.sum()))} a micro-batch  ·  "
-        f"{size(float(profile.W.sum()))} of parameters",
-        fontsize=13,
-        parse_math=False,
+        f"{size(float(profile.W.sum()))} of parameters"
     )
+    figure = blank_figure(13.0, 10.4, title, 13)
+    above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(7.0, 3.4))[:, 0]
     _draw_steps(above, profile)
     _draw_normalised(below, profile)
     return figure

@@ -10,6 +10,7 @@ import numpy as np
 
 from automap_models.core.estimate import DeviceMemory, Estimate
 from automap_models.core.units import seconds
+from automap_models.plots.figures import blank_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,11 +39,9 @@ def draw_strategies(
         front: strategies of which none is both shorter and emptier.
         sizes: devices and price of the best strategy on clusters of other sizes; none is no third picture.
     """
-    from matplotlib.figure import Figure
-
     swept = [(devices, estimate) for devices, estimate in sizes if estimate is not None]
     panels = 3 if len(swept) > 1 else 2
-    figure = Figure(figsize=(5.5 * panels, 5.0), layout="constrained")
+    figure = blank_figure(5.5 * panels, 5.0)
     first, middle, *right = figure.subplots(1, panels)
     _draw_ranks(first, best)
     _draw_memory(middle, best, others, front)

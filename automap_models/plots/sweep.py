@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from automap_models.core.units import counted, seconds, time_unit
 from automap_models.formats.hardware_yaml import RATES, SIZES
 from automap_models.planners.portfolio.sweep import Row
+from automap_models.plots.figures import blank_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,15 +73,13 @@ def layout(rows: Sequence[Row]) -> tuple[Quantity, Quantity, Quantity]:
 
 def draw_sweep(model: str, rows: Sequence[Row], *, same_batch: bool) -> Figure:
     """The figure; `same_batch` says that all rows are of one global batch: their steps compare as they are."""
-    from matplotlib.figure import Figure
-
     along, lines, panels = layout(rows)
     several = not same_batch and len(MICRO_BATCHES.values(rows)) > 1
     drawing = _Drawing(along, lines, several, rows)
     chosen, omitted = _panels(panels, rows)
     columns = min(4, len(chosen))
     down = math.ceil(len(chosen) / columns)
-    figure = Figure(figsize=(max(3.4 * columns + 1.2, 7.0), 2.9 * down + 1.5), layout="constrained")
+    figure = blank_figure(max(3.4 * columns + 1.2, 7.0), 2.9 * down + 1.5)
     axes = figure.subplots(down, columns, squeeze=False, sharey=True)
     for axis, value in zip(axes.flat, chosen, strict=False):
         drawing.panel(axis, [row for row in rows if panels.value(row) == value])

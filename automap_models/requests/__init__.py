@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from automap_models.export.target import Source as PlanSource
     from automap_models.planners.base import Watch
     from automap_models.run.base import DeviceKind, Executor
-    from automap_models.workloads.source import Framework, Source
+    from automap_models.workloads.source import Source
 
 
 def solve(request: object, watch: Watch | None = None) -> Any:
@@ -87,7 +87,6 @@ class ProfileRequest:
     """
 
     source: Source | None
-    framework: Framework | None = None
     model: str | None = None
     device: str | Device | None = None
     measuring: dict[str, Any] | None = None
@@ -326,7 +325,10 @@ def narrowed(options: Mapping[str, Any]) -> dict[str, Any]:
         target.takes_strategies,
         limits.power_of_two,
         name if limits.one_series else "",
+        "pp" not in limits.undivided,
     )
+    if "pp" in limits.undivided and options.get("stages") not in (None, 1, "auto"):
+        raise BadInput(f"{name} has no pipelines", where="`stages`", do="leave it out")
     options["equal_replicas"] = options.get("equal_replicas") or limits.equal_replicas
     if limits.cuts != "anywhere":
         if options.get("cut_at") not in (None, BLOCKS):

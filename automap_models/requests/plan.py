@@ -101,21 +101,17 @@ def plan_request(
         of_searching = ("devices", "minimize", "reserve", "budget_s", "thorough", "max_stages", "min_gain")
         _refuse(options, of_searching, "is for a search, and `price` searches nothing")
     reserve = options.get("reserve", {})
+    alike = ("runtime", "flash", "imbalance", "target", "devices", "minimize")
     searching = ("global_batch", "budget_s", "memory_bytes", "thorough", "max_stages", "min_gain")
     return (FitRequest if fit else StrategyRequest)(
         **common,
         options=ExploreOptions(**{name: options[name] for name in searching if name in options}),
         fields=_fields(options, source.dtype, source.batch if divided else None),
         training=Training.of_options(**{name: options[name] for name in TRAINING if name in options}),
-        runtime=options.get("runtime"),
-        flash=options.get("flash", True),
-        imbalance=options.get("imbalance"),
         price=price,
         reserve=reserve if isinstance(reserve, Mapping) else {None: reserve},
-        target=options.get("target"),
-        devices=options.get("devices"),
         goal=_goal(options),
-        minimize=options.get("minimize"),
+        **{name: options[name] for name in alike if name in options},
     )
 
 

@@ -25,7 +25,6 @@ from automap_models.requests import ExportRequest, PlanRequest, ProfileRequest, 
 from automap_models.workloads.source import (
     OF_KINDS,
     Begin,
-    Framework,
     Source,
     SourceKind,
     framework_of,
@@ -39,7 +38,7 @@ def solve(request: ProfileRequest, watch: Watch) -> Profile | None:
     """Read, trace, cost or measure, whatever the profile takes; None where no model is meant."""
     if request.source is None:
         return None
-    profile = profiled(request.source, request.device, watch, request.framework, request.measuring)
+    profile = profiled(request.source, request.device, watch, request.measuring)
     return profile if request.model is None else replace(profile, meta={**profile.meta, "model": request.model})
 
 
@@ -47,7 +46,6 @@ def profiled(
     source: Source,
     device: str | Device | None,
     watch: Watch,
-    framework: Framework | None = None,
     measuring: Mapping[str, Any] | None = None,
 ) -> Profile:
     """The profile of a source by the clock of a device, or measured; see `profile_source`."""
@@ -58,7 +56,7 @@ def profiled(
     def advance(done: int, total: int | None, what: str) -> None:
         watch(Progress(what, done, total))
 
-    return profile_source(source, framework, timed, measuring, begin_of(watch), advance)
+    return profile_source(source, timed, measuring, begin_of(watch), advance)
 
 
 def profiled_model(

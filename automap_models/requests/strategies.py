@@ -317,8 +317,9 @@ def _named_runtime(request: StrategyRequest, precision: Precision, device: Devic
     if isinstance(named, Runtime):
         return named
     _require_runtime(named, request.fields)
-    if named is None and request.target is not None and request.target in known_runtimes():
-        named = request.target
+    if named is None and request.target is not None:
+        runs = strategy_limits(request.target).runtime or request.target
+        named = runs if runs in known_runtimes() else None
     runtime = read_runtime(named).runtime(precision, device.name) if named else DEFAULT_RUNTIME
     return replace(runtime, name=str(named or ""), flash=runtime.flash and request.flash)
 

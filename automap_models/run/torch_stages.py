@@ -34,7 +34,7 @@ from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.torch_export.capture import Captured, capture, module_path, training_outputs
 from automap_models.torch_export.operators import CONSTANT
-from automap_models.torch_export.step import step_with_calls
+from automap_models.torch_export.step import traced_step
 from automap_models.torch_export.structure import BEFORE, LAST, cut_options, module_frames
 from automap_models.user_code import user_code
 
@@ -172,13 +172,13 @@ def in_operators(plan: Plan, model: nn.Module, args: tuple[Any, ...], kwargs: Ma
     Raises:
         BadInput: the plan was made for another model, or cuts one of its operators in two.
     """
-    module, captured, calls = step_with_calls(model, args, kwargs, name=name)
-    graph = instruction_graph(module)
+    traced = traced_step(model, args, kwargs, name=name)
+    graph, captured = instruction_graph(traced.module), traced.captured
     profile, options = profile_from_graph(graph, np.ones(len(graph))), cut_options(captured.calls, captured.model)
     require_model(plan, profile, name)
     call_of = {
         operation: call
-        for operation, call, opcode in zip(graph.names, calls, graph.opcodes, strict=True)
+        for operation, call, opcode in zip(graph.names, traced.calls, graph.opcodes, strict=True)
         if opcode not in {*VIEW_OPCODES, CONSTANT}
     }
     computing = [(i, call_of[operation]) for i, operation in enumerate(profile.names) if operation in call_of]

@@ -23,9 +23,8 @@ def listen(request: ServeRequest) -> socket.socket:
         raise BadInput("is no interface of this machine", where=f"host {request.host}", do="leave it out") from None
     except OSError as error:
         what = f"cannot be listened on ({os.strerror(error.errno or 0)})"
-        raise BadInput(
-            what, where=f"port {request.port}", do="give another `port`, or 0 for one that is free"
-        ) from None
+        do = "give another `port`, or 0 for one that is free"
+        raise BadInput(what, where=f"port {request.port}", do=do) from None
 
 
 def address_of(request: ServeRequest, listener: socket.socket) -> str:

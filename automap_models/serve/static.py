@@ -25,7 +25,6 @@ from automap_models.errors import AutomapError, BadInput
 from automap_models.formats.atomic import require_writable
 from automap_models.planners.base import Progress, Watch
 from automap_models.serve import ServeRequest, answers
-from automap_models.serve.copies import COPIES, copy
 from automap_models.serve.questions import Question, request_of
 
 PAGE = Path(__file__).parent / "page"
@@ -92,7 +91,6 @@ def _write_page(folder: Path, request: ServeRequest, strategies: int) -> None:
         **every,
         "clusters": [{**named.get(name, sized), "name": name} for name in request.clusters],
         "devices": [],
-        "copies": COPIES,
         "static": static,
     }
     _write(folder / "api/clusters", shipped)
@@ -191,8 +189,8 @@ def _others(question: Question) -> dict[str, Any]:
     timeline = _answer(answers.timeline, question, MOST_PASSES)
     for kind, blocks in timeline.get("blocks", {}).items():
         timeline["blocks"][kind] = [(*block[:3], round(block[3], 6), round(block[4], 6)) for block in blocks]
-    targets = (*COPIES, *answers.clusters()["targets"])
-    return {"timeline": timeline, "copy": {target: _answer(copy, question, target) for target in targets}}
+    targets = (*answers.COPIES, *answers.clusters()["targets"])
+    return {"timeline": timeline, "copy": {target: _answer(answers.copy, question, target) for target in targets}}
 
 
 def _answer(answer: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:

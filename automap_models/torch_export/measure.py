@@ -91,8 +91,8 @@ def measure_module(
         "forward_and_backward_s": step_s,
         "parts_over_whole": float(parts_s.sum()) / step_s,
     }
-    meta = describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size)
-    return build_profile(structure, forward_s, forward_s + backward_s, {**meta, **timings})
+    meta = {**describe(structure, microbatch_size), **timings}
+    return build_profile(structure, forward_s, forward_s + backward_s, meta)
 
 
 def _one_run_s(run: tuple[float, FloatArray]) -> float:

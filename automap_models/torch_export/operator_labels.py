@@ -80,9 +80,9 @@ def _convolved(call: Call, outputs: Tensor, images: Tensor, kernel: Tensor, resu
     fixed: set[Label] = {*here, *there, *taps}
     channel, of_kernel = "c", ("c", "o") if a["transposed"] else ("o", "c")
     if a["groups"] > 1:
-        if a["groups"] == images.shape[1] == outputs.shape[1]:
-            channel, of_kernel = "o", ("o", "of group")
-        fixed.update({"of group"} if channel == "o" else {"c", "o"})
+        is_depthwise = a["groups"] == images.shape[1] == outputs.shape[1]
+        channel, of_kernel = ("o", ("o", "of group")) if is_depthwise else ("c", (of_kernel[0], "of group"))
+        fixed.update({"of group"} if is_depthwise else {"c", "o", "of group"})
     tensors: dict[str, tuple[Tensor, Labels]] = {
         "forward": (outputs, ("n", "o", *there)),
         "images": (images, ("n", channel, *here)),

@@ -8,7 +8,8 @@ from torch.distributed.pipelining import SplitPoint
 
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
-from automap_models.torch_export.structure import BEFORE, FRAMEWORK
+from automap_models.torch_export.step import FRAMEWORK
+from automap_models.torch_export.structure import BEFORE
 
 
 def split_spec(profile: Profile, cuts: Sequence[int]) -> dict[str, SplitPoint]:

@@ -33,7 +33,6 @@ from automap_models.torch_export.factors import (
     plain,
     regrouped,
 )
-from automap_models.torch_export.kernels import OperatorRecorder, storage_id
 from automap_models.torch_export.operators import (
     CONSTANT,
     FACTORIES,
@@ -42,6 +41,7 @@ from automap_models.torch_export.operators import (
     describe,
     knows,
 )
+from automap_models.torch_export.trace import OperatorRecorder, storage_id
 
 _NUMBERED_TYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.bool: "i1",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,19 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from automap_models.core.instruction_graph import Argument, ArgumentKind, Phase
+from automap_models.core.instruction_graph import Argument, ArgumentKind, FloatArray, Phase
 from automap_models.hlo.module import Operation
 from automap_models.hlo.module import Tensor as TensorType
 from automap_models.hlo.order import execution_order, renumbered
 from automap_models.hlo.sharding_rules import RuledModule, ShardingRules, Use, flat_rules
 from automap_models.torch_export.capture import Captured, capture, first_dimension, module_path
 from automap_models.torch_export.factors import flat
-from automap_models.torch_export.profile import dtype_of
 from automap_models.torch_export.recorder import Recorded, StepRecorder, Value
-from automap_models.torch_export.structure import FRAMEWORK
-from automap_models.torch_export.trace import FusedInterpreter, gradients_of
+from automap_models.torch_export.trace import ForwardRun, gradients_of
 from automap_models.version import __version__
 
+FRAMEWORK = "torch"
+"""What a profile's meta says under `framework`."""
 OPTIMIZER, LOSS = "optimizer", "loss"
 _LOSSES = re.compile(r"_loss(_|\.|$)")
 _ADAM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
@@ -58,31 +59,54 @@ def step_module(
         BadInput: a model without parameters, inputs that do not fit, control flow or shapes that depend on data, an
             operator that cannot run without data, or no output that depends on a parameter.
     """
-    return step_with_calls(model, args, kwargs, name=name)[0]
+    return traced_step(model, args, kwargs, name=name or type(model).__name__).module
 
 
-def step_with_calls(
-    model: nn.Module,
-    args: tuple[Any, ...] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    name: str | None = None,
-) -> tuple[RuledModule, Captured, tuple[int, ...]]:
-    """The same, its forward pass, and of each operation the operator of this (`Captured.calls`) that it is part of."""
-    kwargs, name = kwargs or {}, name or type(model).__name__
+@dataclass(frozen=True, eq=False)
+class TracedStep:
+    """The training step of a model with what its forward pass keeps, by the m operators of this (`captured.calls`).
+
+    Attributes:
+        module: the whole step, n operations.
+        captured: its forward pass.
+        calls: [n] the operator that each operation is part of, or a gradient of.
+        saved_bytes: [m] bytes that each keeps for the backward pass; what two keep counts for the first.
+        crossing: [m] bytes of the values made up to that operator and read after it.
+    """
+
+    module: RuledModule
+    captured: Captured
+    calls: tuple[int, ...]
+    saved_bytes: FloatArray
+    crossing: FloatArray
+
+
+def traced_step(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, *, name: str) -> TracedStep:
+    """The training step of `step_module`, and its forward pass."""
+    kwargs = kwargs or {}
     captured = capture(model, args, kwargs, name=name)
     step = _Step(captured, name)
-    step.run()
+    run = step.run()
     meta: dict[str, object] = {
         "source": "torch.export",
         "framework": FRAMEWORK,
         "torch": torch.__version__.split("+")[0],
         "automap_version": __version__,
         "microbatch_size": first_dimension(args, kwargs, name),
-        "dtype": dtype_of(model),
+        "dtype": _dtype_of(model),
     }
     module, calls = _module(name, step, meta)
-    return module, captured, calls
+    return TracedStep(module, captured, calls, run.saved_bytes, run.crossing_bytes())
+
+
+def _dtype_of(model: nn.Module) -> str:
+    """The element type of most of the trainable bytes."""
+    sizes: dict[str, int] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            sizes[dtype] = sizes.get(dtype, 0) + parameter.numel() * parameter.element_size()
+    return max(sizes, key=lambda dtype: sizes[dtype])
 
 
 class _Step:
@@ -93,14 +117,15 @@ class _Step:
         self.arguments: list[Argument] = []
         self.outputs: list[Value] = []
 
-    def run(self) -> None:
-        """Forward, backward, update."""
+    def run(self) -> ForwardRun:
+        """Forward, backward, update; what the forward pass keeps."""
         graph_module = self.captured.graph_module
         trained = {name: p for name, p in graph_module.named_parameters() if p.requires_grad}
         moments = {name: (torch.empty_like(p), torch.empty_like(p)) for name, p in trained.items()}
         count = torch.empty((), device="meta")
         inputs = self._declare(trained, moments, count)
-        losses = FusedInterpreter(self.captured, self.recorder).forward(inputs, self.name)
+        forward_run = ForwardRun(self.captured, self.recorder)
+        losses = forward_run.forward(inputs, self.name)
         self.outputs += [self.recorder.value_of(loss) for loss in losses]
         with self.recorder.during(Phase.BACKWARD):
             seeds = [torch.ones_like(loss) for loss in losses]
@@ -113,6 +138,7 @@ class _Step:
                 if gradient is not None:
                     results += _adam(parameter.detach(), gradient, *moments[name], corrections)
             self.outputs += [self.recorder.value_of(result) for result in results]
+        return forward_run
 
     def path(self, recorded: Recorded) -> str:
         """The layer of an instruction, dots between its modules' names."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from operator import attrgetter
 from typing import Any
@@ -19,19 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
+from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.profile import FloatArray
+from automap_models.cost.kernel_traffic import MATRIX_OPCODES, VIEW_OPCODES
 from automap_models.errors import BadInput
-from automap_models.torch_export.capture import Captured, capture, module_path
-from automap_models.torch_export.kernels import Kernel
-from automap_models.torch_export.trace import Trace, trace
+from automap_models.hlo.graph import instruction_graph
+from automap_models.torch_export.capture import Captured, module_path
+from automap_models.torch_export.operators import CONSTANT
+from automap_models.torch_export.step import TracedStep, traced_step
 
-FRAMEWORK = "torch"
-"""What a profile's meta says under `framework`."""
 BEFORE = "before "
 """Prefix of the name of a cut at the beginning of a module; the others are at the end of one."""
 Frame = list[tuple[str, str]]
 """The calls of modules that an operator is in, outermost first: a key that tells the call, and the module's name."""
 LAST = "end of forward"
+_SHOW_OTHERS = VIEW_OPCODES | {CONSTANT, "slice", "broadcast_in_dim"}
+"""Words of what launches no kernel in a framework with strides."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,8 @@ class Structure:
         layers: [n] fully qualified name of the module that does most of the work.
         cuts: [n-1] after each instruction but the last.
         A, W, saved_bytes: [n] bytes, as in Profile.
-        kernels: all kernels of the step.
-        owner: [kernels] the instruction that each kernel belongs to.
+        graph: the whole step, operation by operation.
+        owner: [operations] the instruction that each of these belongs to.
         parameters: the trainable ones that are used.
         unused: names of the trainable ones that are not.
         frozen: what else the operators read of the model: parameters that are not trained, buffers, constants.
@@ -146,7 +149,7 @@ class Structure:
     A: FloatArray
     W: FloatArray
     saved_bytes: FloatArray
-    kernels: list[Kernel]
+    graph: InstructionGraph
     owner: NDArray[np.int64]
     parameters: tuple[Parameter, ...]
     unused: tuple[str, ...]
@@ -155,54 +158,60 @@ class Structure:
     def __len__(self) -> int:
         return len(self.names)
 
-    def totals(self, of_kernels: FloatArray, *, backward: bool) -> FloatArray:
-        """[n] sums over the forward or the backward kernels of each instruction."""
-        chosen = np.array([kernel.is_backward is backward for kernel in self.kernels], np.bool_)
-        return np.bincount(self.owner[chosen], of_kernels[chosen], minlength=len(self)).astype(np.float64)
+    def totals(self, of_operations: FloatArray, phase: Phase) -> FloatArray:
+        """[n] sums over the operations of a phase of each instruction."""
+        chosen = self.graph.phases == phase
+        return np.bincount(self.owner[chosen], of_operations[chosen], minlength=len(self)).astype(np.float64)
+
+    @property
+    def product_flop(self) -> FloatArray:
+        """[operations] FLOP of matrix products, convolutions and attention cores."""
+        return np.where(np.isin(self.graph.opcodes, list(MATRIX_OPCODES)), self.graph.flop, 0.0)
 
 
 def analyse(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, name: str) -> Structure:
     """Capture a model's step, trace it and divide it into instructions.
 
     Raises:
-        BadInput: see `capture` and `trace`; or no module boundary to cut at.
+        BadInput: see `step_module`; or no module boundary to cut at.
     """
-    captured = capture(model, args, kwargs, name=name)
-    traced = trace(captured, name=name)
-    computes = np.zeros(len(traced.calls), np.bool_)
-    computes[[kernel.call for kernel in traced.kernels if not kernel.is_backward]] = True
-    cuts = choose_cuts(traced.calls, captured.model, computes, traced.crossing)
+    traced = traced_step(model, args, kwargs, name=name)
+    graph, calls = instruction_graph(traced.module), traced.captured.calls
+    computes = np.zeros(len(calls), np.bool_)
+    launches = (graph.phases == Phase.FORWARD) & ~np.isin(graph.opcodes, list(_SHOW_OTHERS))
+    computes[np.array(traced.calls)[launches]] = True
+    cuts = choose_cuts(calls, traced.captured.model, computes, traced.crossing)
     if not cuts:
         raise BadInput(
             "has no place to cut: no module that is called once starts or ends between two of its operators",
             where=name,
             do="make its layers modules of their own",
         )
-    return _divide(captured, traced, cuts)
+    return _divide(traced, graph, cuts)
 
 
-def _divide(captured: Captured, traced: Trace, cuts: list[Cut]) -> Structure:
-    after = np.array([cut.call for cut in cuts])
-    of_call = np.searchsorted(after, np.arange(len(traced.calls)))
-    owner = of_call[[kernel.call for kernel in traced.kernels]]
+def _divide(traced: TracedStep, graph: InstructionGraph, cuts: list[Cut]) -> Structure:
+    captured, after = traced.captured, np.array([cut.call for cut in cuts])
+    of_call = np.searchsorted(after, np.arange(len(captured.calls)))
     n = len(cuts) + 1
     read = _parameters(captured, of_call)
     trained = {path for path, p in captured.model.named_parameters(remove_duplicate=False) if p.requires_grad}
     parameters = tuple(tensor for tensor in read if tensor.names[0] in trained)
     used = {name for parameter in parameters for name in parameter.names}
-    return Structure(
+    structure = Structure(
         names=(*(cut.name for cut in cuts), LAST),
-        layers=_layers(traced, owner, n),
+        layers=(),
         cuts=tuple(cuts),
         A=np.append(traced.crossing[after], 0.0),
         W=first_used(parameters, n),
         saved_bytes=np.bincount(of_call, traced.saved_bytes, minlength=n).astype(np.float64),
-        kernels=traced.kernels,
-        owner=owner,
+        graph=graph,
+        owner=of_call[list(traced.calls)],
         parameters=parameters,
         unused=tuple(path for path, p in captured.model.named_parameters() if p.requires_grad and path not in used),
         frozen=tuple(tensor for tensor in read if tensor.names[0] not in trained),
     )
+    return replace(structure, layers=_layers(structure, traced))
 
 
 def first_used(parameters: Sequence[Parameter], n: int) -> FloatArray:
@@ -213,13 +222,14 @@ def first_used(parameters: Sequence[Parameter], n: int) -> FloatArray:
     return nbytes
 
 
-def _layers(traced: Trace, owner: NDArray[np.int64], n: int) -> tuple[str, ...]:
-    """The module of each instruction's heaviest kernel: the most FLOP, then the most bytes, then the first."""
-    heaviest: list[tuple[tuple[float, float], str]] = [((-1, -1), "")] * n
-    for kernel, i in zip(traced.kernels, owner, strict=True):
-        work = kernel.flop, kernel.moved_bytes
-        if not kernel.is_backward and work > heaviest[i][0]:
-            heaviest[i] = work, module_path(traced.calls[kernel.call])
+def _layers(structure: Structure, traced: TracedStep) -> tuple[str, ...]:
+    """The module of each instruction's heaviest operation: the most FLOP, then the most bytes, then the first."""
+    graph, flop = structure.graph, structure.product_flop
+    heaviest: list[tuple[tuple[float, float], str]] = [((-1, -1), "")] * len(structure)
+    for i in np.flatnonzero(graph.phases == Phase.FORWARD).tolist():
+        work, owner = (float(flop[i]), float(graph.bytes_accessed[i])), structure.owner[i]
+        if graph.opcodes[i] not in _SHOW_OTHERS and work > heaviest[owner][0]:
+            heaviest[owner] = work, module_path(traced.captured.calls[traced.calls[i]])
     return tuple(path for _, path in heaviest)
 
 

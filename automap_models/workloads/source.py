@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from automap_models.hlo.step import TrainingStep
 
 Framework = Literal["jax", "torch"]
-_WANTED: Mapping[str, str] = {
-    "jax": "return a TrainingStep, or (function, arguments)",
-    "torch": "return (model, inputs) with an nn.Module",
-}
 _FACTORY = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:\w+")
 _WORD = re.compile(r"[\w-]+(?:\.\d[\w-]*)?")
 _HUB = re.compile(r"[\w-][\w.-]*/" + _WORD.pattern)
@@ -297,7 +293,6 @@ def traced(source: Source, begin: Begin, *, all_blocks: bool = False) -> tuple[M
 
 def profile_source(
     source: Source,
-    framework: Framework | None,
     device: Device,
     measuring: Mapping[str, Any] | None,
     begin: Begin,
@@ -306,7 +301,6 @@ def profile_source(
     """The profile of a source: read, or traced and then costed or measured.
 
     Args:
-        framework: what a factory's model is written in, to be checked; None: whatever it is.
         device: whose clock the times are by.
         measuring: options of measuring on this machine by name; None: the times are the clock's.
 
@@ -321,11 +315,7 @@ def profile_source(
     if source.kind is SourceKind.FACTORY:
         begin(f"building {source.what}")
         source = replace(source, model=source.returned())
-        written_in = framework_of(source.model)
-        if framework is not None and framework != written_in:
-            do = f"leave it out; for {framework}, {_WANTED[framework]}"
-            raise BadInput(f"{source.what} returned no model of {framework}", where="`framework`", do=do)
-        if written_in == "torch":
+        if framework_of(source.model) == "torch":
             return _torch_profile(source, device, measuring, begin)
     profile = _jax_profile(source, device, measuring, begin, advance)
     notes = notes_of(source)

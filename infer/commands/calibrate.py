@@ -35,8 +35,6 @@ examples:
   automap-calibrate steps.json --device a100 --out my-a100.yaml   a device for automap-plan --device my-a100.yaml
   automap-calibrate steps.json --device a100 --also a100-40       both have these constants
   automap-calibrate small.npz wide.npz long.npz --device my-gpu.yaml --out fitted.yaml    from profiles of this machine
-
-exit codes: 0 done, 2 the input or the arguments are bad, 1 a defect of ours, 141 the output's reader went away
 """
 
 

@@ -41,9 +41,6 @@ examples:
   automap-doctor "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 …" --device h100
   automap-doctor llama3_70b.toml --gpus 64xh100
   automap-doctor ds_config.json --model llama3-8b --gpus 8xa100 --sequence 4096 --recompute full
-
-exit codes: 0 done, 2 the file or the arguments are bad, 3 it does not fit and nothing was found that does,
-1 a defect of ours, 141 the output's reader went away
 """
 
 
@@ -88,8 +85,8 @@ COMMAND = Command(
     description="Read what already starts a training: say what will be refused, what a step takes and whether it fits, "
     "and the lines to change for a better one.",
     epilog=EPILOG,
+    exits={2: "the file or the arguments are bad", 3: "it does not fit and nothing was found that does"},
     add_arguments=add_arguments,
-    outputs=(),
     json="print what was read, its price and the better setting as JSON and nothing else",
     inputs=("what", "topo"),
     request=request,

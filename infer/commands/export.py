@@ -36,9 +36,6 @@ examples:
                                                                          … and what the nearest strategy loses
   automap-export strategy.json --to megatron --launch slurm | sbatch     the script has the arguments
   automap-export --list                                                  all targets
-
-exit codes: 0 done, 2 the input or the arguments are bad, or the target has no words for the plan, 3 the snapped plan
-does not fit the memory, 1 a defect of ours, 141 the output's reader went away
 """
 
 
@@ -81,6 +78,10 @@ COMMAND = Command(
     description="Write a plan in the words of a framework that trains: torch, torchtitan, Megatron-LM, DeepSpeed, "
     "Galvatron, JAX or transformers. A plan that it has no words for is refused, with the nearest one that it has.",
     epilog=EPILOG,
+    exits={
+        2: "the input or the arguments are bad, or the target has no words for the plan",
+        3: "the snapped plan does not fit the memory",
+    },
     add_arguments=add_arguments,
     outputs=(Output("file", ("-o", "--out"), "file to write (default: print it)"),),
     json="print what is written as JSON and nothing else",

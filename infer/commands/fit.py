@@ -30,9 +30,6 @@ examples:
   automap-fit llama3-8b --gpus 8xh100                      the best strategy, and what fills a device
   automap-fit llama3-70b --gpus 8xh100 --sequence 8192     does not fit: fewer tokens, or more devices, do
   automap-fit llama3-70b --gpus 32xh100 --tp 8 --zero 1 --micro-batch 4 --for megatron
-
-exit codes: 0 it fits, perhaps at risk, 2 the input or the arguments are bad, 3 it does not fit, 1 a defect of ours,
-141 the output's reader went away
 """
 
 
@@ -67,8 +64,8 @@ COMMAND = Command(
     description="Say whether a model fits the memory of a cluster, by which strategy, and what each kind of memory is; "
     "or what would fit.",
     epilog=EPILOG,
+    exits={0: "it fits, perhaps at risk", 3: "it does not fit"},
     add_arguments=add_arguments,
-    outputs=(),
     json="print the verdict, the memory and the strategies as JSON and nothing else",
     inputs=("what", "topo"),
     request=request,

@@ -47,9 +47,6 @@ EPILOG = """examples:
   automap-infer bert.npz --topo C --json | jq .step_s        for machines
   automap-infer bert.npz --plan plan.json                    cost and show a plan made before
   automap-infer bert.npz --plan plan.json --observed times.json --out next.json --corrected bert-measured.npz
-
-exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the memory, 1 a defect of ours,
-141 the output's reader went away
 """
 
 PROBLEM = f"""
@@ -76,8 +73,7 @@ HOW = """
         --planner auto (default 300 ms; 0: only a lower bound), or after which --planner exact stops (default 60 s),
         counted by what it computes: the plan is the same on every machine
     --refine-budget TIME   time, or milliseconds, in which --planner auto moves its cuts off the grid, by single
-        instructions (default 100 ms, counted as well)
-    --no-refine            leave the cuts on the grid
+        instructions (default 100 ms, counted as well; 0: they stay on the grid)
     --policy FILE          an .onnx policy instead of the shipped one
     --sweep FILE           what if: steps over the clusters, stages and micro-batches of a YAML file; --out writes .csv
         or .json, --plot draws them
@@ -99,7 +95,7 @@ NOT_OF_SWEEPS = ("plan", "trace", "min_gain", "min_stage", "observed", "attribut
 """Options about one plan."""
 NOT_OF_REPLANNING = (
     *("stages", "micro_batches", "global_batch", "state_factor", "granularity"),
-    *("beam", "certify_s", "refine_s", "plot", "trace", "schedule", "no_refine"),
+    *("beam", "certify_s", "refine_s", "plot", "trace", "schedule"),
 )
 """Options that planning again has no use for: the plan has its own, and what it shows is not simulated."""
 IN_SWEEP_FILE = ("topo", "stages", "micro_batches", "global_batch")
@@ -155,7 +151,7 @@ def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | Repl
 def _option_words(namespace: argparse.Namespace) -> Iterator[str]:
     """The options about the plan that are not as by default, as one types them."""
     defaults = {"planner": AUTO, "objective": DEFAULT_OBJECTIVE}
-    for name in ("no_refine", *(field.name for field in fields(PlanOptions))):
+    for name in (field.name for field in fields(PlanOptions)):
         value = getattr(namespace, name)
         if value is None or value is False or value == defaults.get(name):
             continue
@@ -165,10 +161,8 @@ def _option_words(namespace: argparse.Namespace) -> Iterator[str]:
 
 
 def _plan_options(namespace: argparse.Namespace) -> PlanOptions:
-    if namespace.no_refine:
-        refuse(namespace, ("refine_s",), "--no-refine refines nothing")
     vars(namespace).update(narrowed(vars(namespace)))
-    return filled(PlanOptions, namespace, refine_s=0.0 if namespace.no_refine else namespace.refine_s)
+    return filled(PlanOptions, namespace)
 
 
 def _sweep_request(namespace: argparse.Namespace) -> SweepRequest:
@@ -200,6 +194,7 @@ COMMAND = Command(
     description="Plan how to train a profiled model on a cluster: where to cut it into pipeline stages, "
     "and which devices each stage gets.",
     epilog=EPILOG,
+    exits={3: "no plan fits the memory"},
     add_arguments=add_arguments,
     outputs=(
         Output("plan", ("--out",), "write the plan as JSON; of a sweep, its rows as .csv or .json"),

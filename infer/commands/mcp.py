@@ -31,8 +31,6 @@ examples:
 
 A question has at most 256 KB; one search runs at a time, eight wait, and each ends after ten minutes.
 It needs pip install 'automap-models[mcp]'.
-
-exit codes: 0 the agent has gone, 2 mcp is not installed, 1 a defect of ours, 130 interrupted
 """
 INSTRUCTIONS = """Ask fit whether a model fits GPUs, plan for the best strategy, price what one takes, doctor what is
 wrong with a command or a configuration, and export to write a strategy (the answer of plan or price, given as `plan`)
@@ -120,10 +118,9 @@ def agent_server() -> Server[Any]:
 COMMAND = Command(
     description="Be asked by an agent: fit, plan, price, doctor and export as tools of the Model Context Protocol.",
     epilog=EPILOG,
+    exits={0: "the agent has gone", 2: "mcp is not installed", 130: "interrupted"},
     add_arguments=lambda parser: None,
-    outputs=(),
     json="print the tools and their arguments as JSON, and end",
-    inputs=(),
     request=lambda namespace: namespace,
     report=report,
 )

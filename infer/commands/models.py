@@ -16,9 +16,6 @@ examples:
   automap models                    all of them
   automap models qwen3              those with qwen3 in their name or family
   automap models --families         the values of model_type that a config.json may have
-
-exit codes: 0 done, 2 no name has the word, or the arguments are bad, 1 a defect of ours, 141 the output's reader went
-away
 """
 
 
@@ -36,10 +33,9 @@ def request(namespace: argparse.Namespace) -> ModelsRequest:
 COMMAND = Command(
     description="List the models that have a name, with their sizes and where these are published.",
     epilog=EPILOG,
+    exits={2: "no name has the word, or the arguments are bad"},
     add_arguments=add_arguments,
-    outputs=(),
     json="print the list as JSON and nothing else",
-    inputs=(),
     request=request,
     report=reported_by("models"),
 )

@@ -25,7 +25,6 @@ from automap_models.workloads.source import MODELS, OF_KINDS, STEPS, Source, Sou
 RequestT = TypeVar("RequestT")
 
 APPLIES: Mapping[str, tuple[SourceKind, ...]] = {
-    "framework": MODELS,
     "batch": MODELS,
     "sequence": MODELS,
     "dtype": MODELS,
@@ -42,7 +41,7 @@ APPLIES: Mapping[str, tuple[SourceKind, ...]] = {
 
 
 _ALIKE = """
-    backend batch beam communication cpus cut_at device dropout dtype equal_replicas executor framework global_batch
+    backend batch beam communication cpus cut_at device dropout dtype equal_replicas executor global_batch
     granularity max_stages measure mesh micro_batches model microbatch_size min_gain min_stage nodes objective out
     pieces plan planner policy rules schedule sequence split split_passes stages state_factor thorough
     trainable verify devices price reserve seed warm_start

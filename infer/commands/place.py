@@ -40,9 +40,6 @@ examples:
   automap-place t5_base --devices 4 --nodes 200 --out placement.json --plot placement.png
   automap-place bert24.json --plan placement.json               cost and show a placement made before
   automap-place my_models:make_step --objective step --devices 8 --verify   … and run it on eight devices of this host
-
-exit codes: 0 done, 1 --verify found a difference, 2 the input or the arguments are bad,
-3 no placement fits the memory, 141 the output's reader went away
 """
 
 
@@ -149,6 +146,7 @@ COMMAND = Command(
     description="Place the operators of a model on accelerators and CPUs, so that a pipeline of micro-batches flows "
     "fast or that one micro-batch is done soon.",
     epilog=EPILOG,
+    exits={1: "--verify found a difference", 3: "no placement fits the memory"},
     add_arguments=add_arguments,
     outputs=(
         Output("placement", ("--out",), "write the placement as JSON"),

@@ -73,9 +73,6 @@ examples:
                                                                     what a step of this strategy takes
 
 Results are kept in $AUTOMAP_CACHE, else $XDG_CACHE_HOME/automap, else ~/.cache/automap.
-
-exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the memory, 1 a defect of ours,
-141 the output's reader went away
 """
 
 
@@ -121,6 +118,7 @@ COMMAND = Command(
     description="Find the best way of training a model on a cluster: data parallelism, operator partitioning, "
     "pipeline stages, or stages that do the others inside, all priced by one model and ranked.",
     epilog=EPILOG,
+    exits={3: "no plan fits the memory"},
     add_arguments=add_arguments,
     outputs=(
         Output("plan", ("--out",), "write the best plan as JSON"),

@@ -7,7 +7,6 @@ import argparse
 from automap_models.errors import BadInput
 from automap_models.planners.options import given
 from automap_models.requests import ProfileRequest
-from automap_models.workloads.source import SourceKind
 
 from ..runner import Command, Output, reported_by
 from .parsing import STEP, add_options, filled, kinds_of_models, name_argument, refuse, source_of
@@ -26,8 +25,6 @@ examples:
   automap-profile step.before_optimizations.txt --trainable 'params/*' -o step.npz
   automap-profile graph.txt -o profile.npz                     PipeDream's profile converted
   automap-profile bert48.npz --plot bert48.png                 the arrays as a planner sees them
-
-exit codes: 0 done, 2 the input or the arguments are bad, 1 a defect of ours, 141 the output's reader went away
 """
 
 
@@ -36,11 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--list  print the built-in models and the devices")
     parser.add_argument("what", metavar="MODEL|FILE", nargs="?", type=name_argument, help="what to profile, see below")
     step = f"""
-        --framework  what a factory's model must be in (default: whatever it is)
         {STEP}
         --model NAME  name of the model in the profile and in plans
     """
-    add_options(parser.add_argument_group("which training step"), step, framework={"choices": ("jax", "torch")})
+    add_options(parser.add_argument_group("which training step"), step)
     times = """
         --device NAME|FILE  times by the clock of a known device or one in a YAML file (default v100)
         --measure           run the step on this machine and measure its time
@@ -71,8 +67,6 @@ def request(namespace: argparse.Namespace) -> ProfileRequest:
     if namespace.json and (namespace.show or namespace.instructions):
         raise BadInput("prints JSON and nothing else", where="--json", do="leave --show and --instructions out")
     source = source_of(vars(namespace))
-    if source.kind in (SourceKind.WORKLOAD, SourceKind.CONFIG) and namespace.framework == "torch":
-        refuse(namespace, ("framework",), f"does not apply: {source.what} {source.kind.value}")
     if namespace.measure:
         refuse(namespace, ("device",), "does not apply: --measure runs the model on this machine")
     else:

@@ -22,9 +22,6 @@ examples:
   automap-run plan.json my_models:make_model --check             … and losses and gradients against one process
   automap-run plan.json my_models:make_model --schedule gpipe --trace run.trace.json
   automap-run plan.json my_models:make_model -o times.json       measured times, which automap-infer --observed reads
-
-exit codes: 0 done, 1 the check found a difference, or a process ended early, 2 the input or the arguments are bad,
-130 interrupted, 141 the output's reader went away
 """
 
 
@@ -78,6 +75,7 @@ COMMAND = Command(
     description="Run a plan of a model for some steps, one process a device, and say what each stage took beside what "
     "was predicted.",
     epilog=EPILOG,
+    exits={1: "the check found a difference, or a process ended early", 130: "interrupted"},
     add_arguments=add_arguments,
     outputs=(
         Output("times", ("-o", "--out"), "times.json to write, which automap-infer --observed reads"),

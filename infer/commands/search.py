@@ -41,10 +41,8 @@ examples:
   automap-search opp vgg19 --topo A --mesh 8 --plot search.png --seed 1
   automap-search opp t5_11b --topo C --json | jq .partitioned
   automap-search pp examples/bert48_v100.npz --topo C --stages 4 --plot training.png
-
-exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan exists, 1 a defect of ours,
-141 the output's reader went away
 """
+EXITS = {3: "no plan exists"}
 OBJECTIVES = ("time", "memory", "count")
 COUNTING = "count"
 OF_THE_AGENT = ("agent", "episodes", "stop_at_optimum", "seed", "plot")
@@ -167,6 +165,7 @@ def _command(search: str) -> Command[Any]:
         epilog="" if training else EPILOG,
         add_arguments=_add_training if training else add_arguments,
         outputs=(Output("plan", ("--out",), "write the plan as JSON"), Output("plot", ("--plot",), plot, picture=True)),
+        exits=EXITS,
         json="print the plan as JSON and nothing else",
         inputs=("what", "warm_start") if training else ("what", "plan"),
         request=_training if training else partial(request, search),

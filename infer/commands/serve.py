@@ -23,9 +23,6 @@ examples:
   automap serve --static page --models llama3-8b,qwen3-32b --clusters 32xh100
 
 It ends with Ctrl-C. Unless it writes the page, it needs pip install 'automap-models[serve]'.
-
-exit codes: 2 the arguments are bad, the port is in use, or the server is not installed, 1 a defect of ours,
-130 interrupted
 """
 OPTIONS = """
     --port N        to listen on (default 8047); 0 is any that is free
@@ -95,10 +92,9 @@ def written(request: ServeRequest, folder: Path) -> Report:
 COMMAND = Command(
     description="Serve a web page that prices strategies while their fields are moved.",
     epilog=EPILOG,
+    exits={2: "the arguments are bad, the port is in use, or the server is not installed", 130: "interrupted"},
     add_arguments=add_arguments,
-    outputs=(),
     json="print the address, or what was written, as JSON and nothing else",
-    inputs=(),
     request=request,
     report=report,
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from draw_counts import counts
-from drawn_plans import Rng, draw_strategy, strategy_source
+from drawn_plans import Rng, draw_data_parallel, draw_strategy, strategy_source
 
 from automap_models.core.passes import build_schedule
 from automap_models.core.strategy import MODULES, Strategy
@@ -20,7 +20,7 @@ from automap_models.export.torchtitan import BY_ROWS
 from automap_models.export.torchtitan import LIMITS as TITAN
 from automap_models.importing.reader import read_setting
 
-TARGETS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge")
+TARGETS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "accelerate")
 BY_ROWS_ALIKE = [name for name, word in TITAN.schedules.items() if word == BY_ROWS]
 MOST_DRAWN = 100
 """Strategies drawn for one that the target has words for, at most."""
@@ -60,6 +60,8 @@ def comparable(target: str, s: Strategy) -> Strategy:
     if target == "deepspeed":
         fields |= {"sequence_parallel": False, "recompute": s.recompute if s.pp > 1 else "none"}
         fields |= {} if s.pp > 1 else {"layers": None}
+    if target == "accelerate":  # without FSDP the program recomputes
+        fields |= {"recompute": s.recompute if s.zero else "none", "layers": None, "sequence_parallel": False}
     if target == "megatron-bridge":  # the recipe has the number of layers
         fields |= {} if s.stages > 1 else {"layers": None}
     if target == "torchtitan":  # its experts are whole, on devices of tp, too
@@ -87,6 +89,8 @@ def test_what_is_exported_is_read_as_it_was_drawn(name: str, draws: int, tmp_pat
         strategy = drawn(rng)
         if name == "deepspeed" and strategy.pp == 1:
             strategy = replace(strategy, tp=1, ep=1, dispatcher=None)  # its users divide the operators themselves
+        if name == "accelerate":
+            strategy = draw_data_parallel(rng)
         try:
             files = target.write(strategy_source(strategy), path).files(path)
         except Inexpressible:
@@ -94,7 +98,8 @@ def test_what_is_exported_is_read_as_it_was_drawn(name: str, draws: int, tmp_pat
         for file, text in files.items():
             file.write_text(text, encoding="utf-8")
         setting = read_setting(str(path), {})
-        read = setting.strategy(strategy.devices)
+        batches = ("micro_batch", "global_batch") if name == "accelerate" else ()  # are its program's
+        read = setting.strategy(strategy.devices, **{field: getattr(strategy, field) for field in batches})
         assert comparable(name, read) == comparable(name, strategy), path.read_text("utf-8")
         assert not setting.unread
         expressible += 1

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster, NodeGroup
-from automap_models.core.microbatch import device_notes, profiled_fingerprint
+from automap_models.core.microbatch import profiled_fingerprint
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
+from automap_models.planners.portfolio.planning import device_notes
 
 PROFILE = Profile.create(
     C=[4.0, 2.0],
@@ -56,4 +57,4 @@ def test_scaling_happens_once_and_keeps_the_profile_that_a_plan_belongs_to() -> 
 )
 def test_a_report_says_whose_times_it_has(device: str, words: str | None) -> None:
     problem = StagedProblem(PROFILE, replace(UNIFORM, device=device), stages=1)
-    assert list(device_notes(problem.profile, problem.cluster)) == ([] if words is None else [words])
+    assert list(device_notes(problem)) == ([] if words is None else [words])

@@ -16,7 +16,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.infer.app import main
 from automap_models.requests import RunRequest
-from automap_models.requests.run_rows import with_row
+from automap_models.requests.plan_files import with_row
 from automap_models.run.base import run_schedule
 from automap_models.workloads.source import Source, SourceKind
 

@@ -206,6 +206,7 @@ COPIES = {
     "megatron": "--tensor-model-parallel-size 2",
     "megatron-bridge": "tensor_model_parallel_size: 2",
     "deepspeed": "num_pp=2, num_mp=2, num_dp=2",
+    "accelerate": "accelerate has no tensor parallelism",
     "galvatron": '"pp_deg": 2',
 }
 """Target → what its own format says of tp 2, pp 2 on eight devices."""

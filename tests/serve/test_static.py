@@ -59,7 +59,7 @@ def test_what_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(static, "copy", interrupt)
+    monkeypatch.setattr(answers, "copy", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_static(request(tmp_path / "page"), SILENT)
     assert list(tmp_path.iterdir()) == []

@@ -14,8 +14,8 @@ from automap_models.core.profile import Profile
 
 torch = pytest.importorskip("torch")
 
-SLOW_UNIT = ideal_device("unit", {"float32": 1.0}, vector=1.0, bandwidth=1e30)
-"""One FLOP/s and no limit on memory traffic: a time is a count of FLOP."""
+SLOW_UNIT = ideal_device("unit", {"float32": 1.0}, vector=1e30, bandwidth=1e30)
+"""One FLOP/s of products and no limit on what else is computed or moved: a time is a count of FLOP of products."""
 SLOW_MEMORY = ideal_device("byte", {"float32": 1e30}, vector=1e30, bandwidth=1.0)
 """One byte/s: a time is a count of bytes."""
 
@@ -75,7 +75,7 @@ def t5(**changes: Any) -> Built:
 
 @pytest.fixture(scope="session")
 def unit_device() -> Device:
-    """One FLOP/s, whatever is moved."""
+    """One FLOP/s of products, whatever else is computed or moved."""
     return SLOW_UNIT
 
 

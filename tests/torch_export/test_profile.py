@@ -12,7 +12,7 @@ from ideal_devices import ideal_device
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
-from automap_models.core.microbatch import CLOCK_S, rescaled
+from automap_models.core.microbatch import rescaled
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.errors import BadInput
@@ -23,7 +23,10 @@ from torch import nn  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from automap_models.hlo.graph import instruction_graph  # noqa: E402
+from automap_models.hlo.profile import clock_profile  # noqa: E402
 from automap_models.torch_export.profile import profile_module  # noqa: E402
+from automap_models.torch_export.step import step_module  # noqa: E402
 
 F32 = 4
 BATCH = 8
@@ -105,16 +108,15 @@ def test_autograd_keeps_each_tensor_once_where_it_is_first_needed(mlp: Profile) 
 
 
 def test_bytes_are_those_of_all_kernels_and_the_update_counts_once_a_step(byte_device: Device) -> None:
-    profile = profile_module(nn.Sequential(nn.ReLU(), nn.PReLU(), nn.Tanh()), (torch.ones(5),), device=byte_device)
-    vector, scalar = 5 * F32, F32
-    relu, prelu_update = 2 * vector, 7 * scalar
-    assert by_name(profile, "C_fwd") == {"0": relu, "1": 2 * vector + scalar, "end of forward": 2 * vector}
-    tanh_backward = 3 * vector
-    prelu_backward = (vector + vector + scalar) + 2 * vector  # gradient, input, slope → two gradients …
-    prelu_slope = vector + scalar  # … of which that of the slope is summed up
-    backward_s = profile.C - profile.C_fwd
-    assert backward_s.tolist() == [0, prelu_backward + prelu_slope, tanh_backward]
-    assert profile.meta["update_per_step_s"] == prelu_update
+    """A product between elementwise operations, which become one kernel where they follow one another."""
+    model = nn.Sequential(nn.Tanh(), nn.Sigmoid(), nn.Linear(5, 7, bias=False), nn.Tanh(), nn.Sigmoid())
+    profile = profile_module(model, (torch.ones(3, 5),), device=byte_device)
+    rows, wide, weights = 3 * 5 * F32, 3 * 7 * F32, 5 * 7 * F32
+    forward = by_name(profile, "C_fwd")
+    assert forward["0"] + forward["1"] == 2 * rows  # the inputs are read, what the product reads is written
+    assert forward["2"] == rows + weights + wide
+    assert forward["3"] + forward["end of forward"] == 3 * wide  # both results are saved for the backward pass
+    assert profile.meta["update_per_step_s"] == 7 * weights
 
 
 def test_the_model_is_left_as_it_was(unit_device: Device) -> None:
@@ -159,6 +161,15 @@ def test_attention_runs_as_one_kernel_that_computes_the_scores_again_in_the_back
     assert fused.C.sum() == written_out.C.sum() + 2 * scores
     probabilities = 2 * (2 * 4 * 16 * 16) * F32
     assert fused.stash.sum() < written_out.stash.sum() - probabilities
+
+
+def test_profiling_and_planning_price_a_model_by_one_clock(builders: Builders) -> None:
+    """A profile charged each operator as a kernel of its own, and the traced step of automap-plan what is fused."""
+    (model, kwargs), device = builders["t5"](), read_device("v100")
+    profile = profile_module(model, kwargs=kwargs, device=device)
+    traced = clock_profile(instruction_graph(step_module(model, kwargs=kwargs)), device)
+    assert profile.C.sum() == pytest.approx(traced.C.sum(), rel=1e-9)
+    assert profile.meta["roofline_s"] == traced.meta["roofline_s"]
 
 
 @pytest.mark.parametrize("key", ["bert", "gpt2", "t5"])
@@ -250,9 +261,10 @@ def test_the_backward_pass_starts_from_the_loss_or_from_all_outputs(
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.a, self.b = nn.Linear(6, 5), nn.Linear(6, 5)
+            self.act, self.a, self.b = nn.Tanh(), nn.Linear(6, 5), nn.Linear(6, 5)
 
         def forward(self, x: torch.Tensor) -> Any:
+            x = self.act(x)
             return returned(self.a(x), self.b(x))
 
     profile = profile_module(Two(), (torch.ones(BATCH, 6),), device=unit_device)
@@ -277,9 +289,10 @@ def test_float32_is_float32_unless_torch_is_told_otherwise() -> None:
 def test_a_gradient_of_a_grouped_convolution_costs_as_much_as_the_convolution(
     kind: type[nn.Conv2d], groups: int, unit_device: Device
 ) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 1), kind(4, 8, 3, padding=1, groups=groups))
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), kind(4, 8, 3, groups=groups))
     profile = profile_module(model, (torch.ones(2, 3, 5, 5),), device=unit_device)
-    first, grouped = 2 * 2 * 25 * 3 * 4, 2 * 2 * 25 * 9 * 4 * 8 // groups
+    positions = 9 if kind is nn.Conv2d else 25
+    first, grouped = 2 * 2 * 25 * 3 * 4, 2 * 2 * positions * 9 * 4 * 8 // groups
     assert profile.meta["forward_flop"] == first + grouped
     assert profile.meta["backward_flop"] == first + 2 * grouped  # the model's inputs have no gradient
 
@@ -456,23 +469,15 @@ def blocks(samples: int) -> Profile:
 
 @pytest.mark.parametrize(("traced", "samples"), [(8, 2), (2, 16), (256, 1)])
 def test_another_micro_batch_takes_what_it_takes_when_it_is_traced_itself(traced: int, samples: int) -> None:
+    """But for what is fused: that is decided at the size that was traced."""
     scaled, own = rescaled(blocks(traced), samples), blocks(samples)
-    assert scaled.C.sum() == pytest.approx(own.C.sum(), rel=1e-9)
-    assert scaled.C_fwd.sum() == pytest.approx(own.C_fwd.sum(), rel=1e-9)
+    assert scaled.C.sum() == pytest.approx(own.C.sum(), rel=0.03)
+    assert scaled.C_fwd.sum() == pytest.approx(own.C_fwd.sum(), rel=0.03)
 
 
 def test_replicas_gain_what_the_clock_says() -> None:
     """t(N) / t(⌈N/d⌉), which is far from d where kernels are small."""
     problem = StagedProblem(blocks(4), Cluster(1, 4, 1e9, 1e9, 1e9), 1, 4, schedule="1f1b")
     times_s = {d: float(blocks(4 // d).C.sum()) for d in (1, 2, 4)}
-    assert problem.speeds[[1, 2, 4]] == pytest.approx([times_s[1] / of for of in times_s.values()])
+    assert problem.speeds[[1, 2, 4]] == pytest.approx([times_s[1] / of for of in times_s.values()], rel=1e-3)
     assert problem.speeds[4] < 1.5
-
-
-def test_a_model_of_so_many_samples_and_no_others_has_no_clock() -> None:
-    class Fixed(MLP):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x.reshape(BATCH, 6))
-
-    profile = profile_module(Fixed(), (torch.ones(BATCH, 6),), device=read_device("v100"))
-    assert CLOCK_S not in profile.meta and profile.meta["microbatch_size"] == BATCH

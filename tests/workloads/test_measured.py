@@ -108,7 +108,7 @@ ONCE = {"repeats": 1, "warmup": 0}
 
 
 def _measured(source: Source) -> MeasuredPasses:
-    profile = profile_source(source, None, read_device("cpu"), ONCE, lambda _: None, lambda *_: None)
+    profile = profile_source(source, read_device("cpu"), ONCE, lambda _: None, lambda *_: None)
     return measured_passes(profile, "tiny")
 
 

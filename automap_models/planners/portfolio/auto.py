@@ -16,11 +16,10 @@ from automap_models.core.schedules import DEFAULT_MIN_GAIN, DEFAULT_MIN_STAGE, r
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.units import counted, rounds, size
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
-from automap_models.planners.portfolio.attempt import Attempt
-from automap_models.planners.portfolio.candidate import Candidate, Simplicity, simplest, simplicity
-from automap_models.planners.portfolio.misfit import nothing_fits
+from automap_models.planners.portfolio.candidate import REQUIREMENTS, Candidate, Simplicity, simplest, simplicity
+from automap_models.planners.portfolio.explain import nothing_fits
 from automap_models.planners.portfolio.portfolio import Portfolio
-from automap_models.planners.portfolio.proofs import prove
+from automap_models.planners.portfolio.proofs import Attempt, prove
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 
@@ -117,20 +116,11 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         while others := [other for other in portfolio.others(best) if not _is_candidate(other, candidates)]:
             candidates += [(_kind(portfolio, other), other) for other in others]
             best = simplest(candidates, self.config.min_gain)
-        optimal = bound.proof == "exact" and best.step_s <= bound.value * (1.0 + LENGTH_ROUNDING)
-        return Result(
-            best.problem,
-            best.plan,
-            best.cost,
-            "optimal" if optimal else "feasible",
-            bound,
-            notes,
-            search_log=tuple(attempt.log_entry(attempt.problem is best.problem, best.step_s) for attempt in attempts),
-            facts={
-                "data_parallel": tuple(portfolio.data_parallel),
-                "shorter": tuple(_shorter(portfolio, candidates, best)),
-            },
-        )
+        roomy = () if best.at_risk else tuple(one for one in portfolio.data_parallel if not one.at_risk)
+        log = tuple(attempt.log_entry(attempt.problem is best.problem, best.step_s) for attempt in attempts)
+        shorter = tuple(_shorter(portfolio, candidates, best))
+        facts = {"data_parallel": roomy or tuple(portfolio.data_parallel), "shorter": shorter}
+        return best.result(bound, notes, search_log=log, facts=facts)
 
     def _with_room(self, portfolio: Portfolio) -> list[tuple[Simplicity, Candidate]]:
         """The best plans of those that are not at risk, whatever groups their devices are in; nothing is proven."""
@@ -210,9 +200,8 @@ def _shorter(
         of_kind = [candidate for candidate_kind, candidate in candidates if candidate_kind is kind]
         shortest = min(of_kind, key=lambda candidate: candidate.step_s, default=None)
         if shortest is not None and shortest.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
-            requirement = (
-                kind.requires if kind is not rank else "no more than this plan, but more stages or less free memory"
-            )
+            alike = "no more than this plan, but more stages or less free memory"
+            requirement = REQUIREMENTS[kind] if kind is not rank else alike
             risk = f", at risk ({size(shortest.memory_bytes)} of {size(shortest.limit_bytes)})"
             what = _in_words(shortest) + (risk if shortest.at_risk and not best.at_risk else "")
             shorter.append(Alternative(what, shortest.step_s, requirement))

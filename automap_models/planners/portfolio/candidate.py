@@ -9,17 +9,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from automap_models.core.cluster import group_bytes, memory_verdict
 from automap_models.core.mesh import PlanKind
-from automap_models.core.result import Bound
+from automap_models.core.result import Bound, Result, Status
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, stage_state_bytes
 from automap_models.planners.portfolio.space import PlanningSpace
-from automap_models.planners.staged.costs import LENGTH_ROUNDING
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.simulate.breakdown import Breakdown, breakdown
 from automap_models.simulate.plan_step import step_cost
 
@@ -105,14 +106,20 @@ class Candidate:
         """Whether a plan that fits leaves too little for its groups, and for what estimates fall short by."""
         return memory_verdict(self.memory_bytes, self.limit_bytes, self.groups_bytes) != "fits"
 
+    def result(self, bound: Bound, notes: tuple[str, ...], **others: Any) -> StagedResult:
+        """The plan as a planner's result: optimal where it is as short as what is proven exactly.
 
-@dataclass(frozen=True)
-class Missing:
-    """A sort of plan of which there is none to show.
+        Args:
+            bound: about all plans that competed.
+            others: fields of Result.
+        """
+        optimal = bound.proof == "exact" and self.step_s <= bound.value * (1.0 + LENGTH_ROUNDING)
+        status: Status = "optimal" if optimal else "feasible"
+        return Result(self.problem, self.plan, self.cost, status, bound, notes, **others)
 
-    Attributes:
-        kind, name: as a candidate has them.
-    """
+
+class Missing(NamedTuple):
+    """A sort of plan, by kind and name as a candidate has them, of which there is none to show, and why."""
 
     kind: PlanKind
     name: str
@@ -180,18 +187,14 @@ class Simplicity(IntEnum):
     EQUAL = 2
     UNEQUAL = 3
 
-    @property
-    def requires(self) -> str:
-        """What runs them that simpler ones do without."""
-        return _NEEDS[self]
 
-
-_NEEDS = {
+REQUIREMENTS = {
     Simplicity.DATA: "any framework",
     Simplicity.BLOCKS: "any framework with pipelines",
     Simplicity.EQUAL: "cuts inside blocks: automap-run, or torch's own pipelines",
     Simplicity.UNEQUAL: "stages on unequal numbers of devices: automap-run",
 }
+"""What runs plans of a kind that simpler ones do without."""
 
 
 def simplicity(plan: StagedPlan, devices: int, ends: Collection[int]) -> Simplicity:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 from automap_models.core.constraints import Constraints, Technique
 from automap_models.core.layers import block_ends
@@ -34,11 +34,10 @@ from automap_models.planners.portfolio.candidate import (
     simplest,
     simplicity,
 )
-from automap_models.planners.portfolio.explain import explain_loss, explain_missing
+from automap_models.planners.portfolio.explain import explain_loss, explain_missing, nothing_fits
 from automap_models.planners.portfolio.length import LengthSearch
-from automap_models.planners.portfolio.misfit import nothing_fits
 from automap_models.planners.portfolio.space import PlanningSpace, possible_stages, staged_problems
-from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
+from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.stage_devices import require_few_devices
 
 DEFAULT_BUDGET_S = 1.2
@@ -104,19 +103,8 @@ class Exploration:
         best = self.best
         # No plan on the grid is shorter than the best one if that is on the grid.
         value = self.proven.value if best.plan.coarse_cuts is None else min(self.proven.value, best.step_s)
-        bound = Bound(value, self.proven.proof)
-        optimal = bound.proof == "exact" and best.step_s <= value * (1.0 + LENGTH_ROUNDING)
-        return Result(
-            best.problem,
-            best.plan,
-            best.cost,
-            "optimal" if optimal else "feasible",
-            bound,
-            self.notes,
-            self.search_log,
-            facts={"exploration": self},
-            taken_s=self.exploring_s,
-        )
+        others: dict[str, Any] = {"search_log": self.search_log, "taken_s": self.exploring_s}
+        return best.result(Bound(value, self.proven.proof), self.notes, facts={"exploration": self}, **others)
 
 
 class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreConfig]):

@@ -17,9 +17,9 @@ from automap_models.core.result import Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Planner, maker_in_words
-from automap_models.planners.portfolio.attempt import Attempt, best_of
+from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.portfolio import IN_REACH
-from automap_models.planners.portfolio.proofs import prove
+from automap_models.planners.portfolio.proofs import Attempt, best_of, prove
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.improve import Moves, cut_places
@@ -69,17 +69,10 @@ class LengthSearch:
         winner, plan = self._refined(attempts)
         cost = winner.costs(plan)
         notes = (*_who_stood_in(winner, attempts), *_what_was_corrected(winner, plan), *_what_was_refined(winner, plan))
-        optimal = bound.proof == "exact" and cost.step_s <= bound.value * (1.0 + LENGTH_ROUNDING)
-        return Result(
-            winner.problem,
-            plan,
-            cost,
-            "optimal" if optimal else "feasible",
-            bound,
-            (*notes, *self._what_is_faster(winner.problem, cost.step_s, attempts)),
-            tuple(attempt.log_entry(attempt is winner) for attempt in attempts),
-            facts={"baselines": tuple(self.baselines)},
-        )
+        notes = (*notes, *self._what_is_faster(winner.problem, cost.step_s, attempts))
+        log = tuple(attempt.log_entry(attempt is winner) for attempt in attempts)
+        facts = {"baselines": tuple(self.baselines)}
+        return Candidate(winner.problem, plan, cost).result(bound, notes, search_log=log, facts=facts)
 
     def _begin(self, attempt: Attempt) -> None:
         """Data parallelism of one stage; of several uniform cuts, a plan of the policy, or else of tables and moves."""

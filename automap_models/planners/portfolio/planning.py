@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.layers import loop_notes
-from automap_models.core.microbatch import device_notes as profile_device_notes
 from automap_models.core.microbatch import rescaling_notes, sized, whole_sample_notes
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
@@ -112,11 +111,16 @@ def device_notes(problem: StagedProblem) -> Iterator[str]:
 
     That they are of another kind is said of shipped kinds only: drivers have other names for devices.
     """
-    profiled, kind = problem.profile.device, problem.cluster.device
-    yield from profile_device_notes(problem.profile, problem.cluster)
+    cluster, profiled, kind = problem.cluster, problem.profile.device, problem.cluster.device
+    scaled = problem.profile.meta.get("scaled_from")
+    if isinstance(scaled, list):
+        origin, factor = scaled
+        yield f"times of {origin} are scaled to {kind} by the clock: {factor:.3g} of them"
+    elif profiled and not cluster.groups and not kind:
+        yield f"cluster {cluster.name} does not say its `device`: taken for the profile's, {profiled}"
     if kind and profiled != kind and profiled in known_devices():
-        name = problem.cluster.name
-        yield f"times are those of {profiled}, but cluster {name} is made of {kind}: profile the model for {kind}"
+        what = f"cluster {cluster.name} is made of {kind}"
+        yield f"times are those of {profiled}, but {what}: profile the model for {kind}"
 
 
 def _policy_label(policy: Path | str | None) -> str:

@@ -333,9 +333,8 @@ def planning_space(
         micro_batches = None if global_batch is None else "auto"
     if isinstance(micro_batches, str):
         if global_batch is None:
-            raise BadInput(
-                "needs to know how many samples a batch has", where="`micro_batches='auto'`", do="give `global_batch`"
-            )
+            what = "needs to know how many samples a batch has"
+            raise BadInput(what, where="`micro_batches='auto'`", do="give `global_batch`")
         required_size(profile)
     elif global_batch is not None:
         fields["micro_batches"], profile = _split(profile, global_batch, micro_batches)
@@ -359,16 +358,10 @@ def _split(profile: Profile, global_batch: int, micro_batches: int | None) -> tu
     if micro_batches is None:
         size = required_size(profile)
         if global_batch % size:
-            raise BadInput(
-                f"{global_batch} samples are no multiple of the {size} of the profiled micro-batch",
-                where="`global_batch`",
-                do="give a multiple, or choose `micro_batches`",
-            )
+            what = f"{global_batch} samples are no multiple of the {size} of the profiled micro-batch"
+            raise BadInput(what, where="`global_batch`", do="give a multiple, or choose `micro_batches`")
         return global_batch // size, profile
     if micro_batches < 1 or global_batch % micro_batches:
-        raise BadInput(
-            f"{global_batch} samples do not make {micro_batches} equal micro-batches",
-            where="`micro_batches`",
-            do="give a divisor of the global batch, or auto",
-        )
+        what = f"{global_batch} samples do not make {micro_batches} equal micro-batches"
+        raise BadInput(what, where="`micro_batches`", do="give a divisor of the global batch, or auto")
     return micro_batches, rescaled(profile, global_batch // micro_batches)

@@ -11,7 +11,6 @@ from typing import Any
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size, required_size, rescaled
 from automap_models.core.profile import Profile
-from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import TIE, Result
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
@@ -112,17 +111,7 @@ def _on_cluster(
     stages = _stages(spec, one_stage)
     if spec.micro_batches == "auto":
         try:
-            space = PlanningSpace(
-                ProfiledModel(profile),
-                cluster,
-                spec.global_batch,
-                stages=stages,
-                state_factor=one_stage.state_factor,
-                granularity=one_stage.granularity,
-                constraints=one_stage.constraints,
-                schedule=one_stage.schedule,
-                device=one_stage.device,
-            )
+            space = replace(PlanningSpace.from_problem(one_stage), global_batch=spec.global_batch, stages=stages)
             problems = space.pipelines()
             inside = [p for p in problems if p.stages == 1 or out_of_range(p) is None]
             problems = tuple(inside) if any(p.stages > 1 for p in inside) else problems
@@ -157,9 +146,8 @@ def _micro_batches(spec: SweepSpec, profile: Profile) -> tuple[int, ...]:
     size = required_size(profile)
     if spec.global_batch % size:
         do = "give a multiple, or micro_batches"
-        raise BadInput(
-            f"{spec.global_batch} samples are no multiple of the {size} profiled", where="global_batch", do=do
-        )
+        what = f"{spec.global_batch} samples are no multiple of the {size} profiled"
+        raise BadInput(what, where="global_batch", do=do)
     return (spec.global_batch // size,)
 
 

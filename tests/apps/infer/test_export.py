@@ -122,8 +122,8 @@ def test_a_target_of_two_files_asks_for_a_name(fails: Callable[[str], str]) -> N
 def test_the_targets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    stages = ["torch-csv", "torch-split-spec", "torchtitan", "megatron", "megatron-bridge", "deepspeed", "galvatron"]
-    assert names == [*stages, "jax", "hf"]
+    stages = ["torch-csv", "torch-split-spec", "torchtitan", "megatron", "megatron-bridge", "deepspeed"]
+    assert names == [*stages, "accelerate", "galvatron", "jax", "hf"]
 
 
 @pytest.mark.parametrize(
@@ -200,6 +200,7 @@ def test_a_plan_made_for_a_target_is_written_without_snapping(
     ("options", "sentence"),
     [
         (["--for", "megatron", "--schedule", "gpipe"], "--schedule: megatron does not run schedule gpipe"),
+        (["--for", "accelerate", "--stages", "4"], "--stages: accelerate has no pipelines; leave it out"),
         (["--for", "megatron", "--cut-at", "layers.0"], "--cut-at: megatron cuts where blocks end; leave it out"),
         (["--for", "jax"], "invalid choice: 'jax'"),
         (["--for", "megatron", "--plan", "plan.json"], "--for: the plan read has its own; leave it out"),

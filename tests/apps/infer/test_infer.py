@@ -123,7 +123,10 @@ def test_the_default_is_refined_off_the_grid_and_a_plan_says_so(
     C, A, W = rng.uniform(size=(3, 600))
     save("deep.npz", C=C * 1e-3, A=A * 1e5, W=W * 1e4)
     options = ("deep.npz", "--topo", "A", "--stages", "2", "--certify-budget", "inf", *LENGTH)
-    on_grid, refined = (document(capsys, *options, "--no-refine"), document(capsys, *options, "--refine-budget", "inf"))
+    on_grid, refined = (
+        document(capsys, *options, "--refine-budget", "0"),
+        document(capsys, *options, "--refine-budget", "inf"),
+    )
     assert on_grid["coarse_cuts"] is not None
     assert on_grid["optimality"]["bound_s"] == on_grid["length_s"]
     assert refined["coarse_cuts"] is None
@@ -143,7 +146,10 @@ def test_with_a_schedule_its_step_is_what_gets_shorter(
     schedule: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("vgg.npz", "--topo", "B", "--stages", "3", "--certify-budget", "0", "--schedule", schedule)
-    before, after = document(capsys, *options, "--no-refine"), document(capsys, *options, "--refine-budget", "inf")
+    before, after = (
+        document(capsys, *options, "--refine-budget", "0"),
+        document(capsys, *options, "--refine-budget", "inf"),
+    )
     assert after["step_s"] <= before["step_s"]
     assert after["step_s"] == pytest.approx(after["simulated_length_s"][schedule])
     assert (after["objective"], after["schedule"]) == ("step", schedule)
@@ -187,7 +193,7 @@ def test_auto_says_what_was_tried_and_the_plan_comes_back_at_its_micro_batch_siz
 
 
 def test_auto_finds_at_least_what_every_single_run_finds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    budget = ("--topo", "tiny.yaml", "--granularity", "32", "--certify-budget", "inf", "--no-refine", *LENGTH)
+    budget = ("--topo", "tiny.yaml", "--granularity", "32", "--certify-budget", "inf", "--refine-budget", "0", *LENGTH)
     best = document(capsys, "vgg.npz", "--stages", "auto", *budget)
     for stages in ("1", "2", "3", "4"):
         alone = document(capsys, "vgg.npz", "--stages", stages, *budget)
@@ -328,7 +334,6 @@ def test_a_profile_that_cannot_be_is_refused_by_array_and_index(refused: Callabl
         (("--topo", "C", "--certify-budget", "300 Mbit"), "--certify-budget: '300 Mbit' is no time such as"),
         (("--topo", "C", "--planner", "data-parallel", "--certify-budget", "100"), "needs no proof"),
         (("--topo", "C", "--refine-budget", "-5"), "--refine-budget"),
-        (("--topo", "C", "--refine-budget", "5", "--no-refine"), "--refine-budget"),
         (("--topo", "C", "--planner", "exact", "--refine-budget", "5"), "planner exact is not refined"),
         (("--topo", "C", "--granularity", "1"), "--granularity"),
         (("--topo", "C", "--state-factor", "0"), "--state-factor"),
@@ -413,7 +418,17 @@ def test_the_next_command_repeats_what_was_asked_and_makes_the_same_plan(
 ) -> None:
     """It left out all options but the cluster, and so wrote another plan."""
     shutil.copy(folder / "vgg.npz", folder / "my vgg.npz")
-    words = ("--equal-replicas", "--stages", "4", "--global-batch", "64", "--no-refine", "--certify-budget", "20")
+    words = (
+        "--equal-replicas",
+        "--stages",
+        "4",
+        "--global-batch",
+        "64",
+        "--refine-budget",
+        "0",
+        "--certify-budget",
+        "20",
+    )
     out = printed(capsys, "my vgg.npz", "--topo", "C", *words)
     command = " ".join(out[out.index("automap-infer") : out.index("automap-run")].split())
     program, *arguments = shlex.split(command)

@@ -120,7 +120,7 @@ def test_a_trace_will_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         (("vgg.npz", "--topo", "A", "--observed", "times.json"), "needs the plan that was running"),
         ((*REPLAN, "--stages", "3"), "--stages: planning again has no use for it"),
         ((*REPLAN, "--planner", "exact"), "--planner: planning again has no use for it"),
-        ((*REPLAN, "--no-refine"), "--no-refine: planning again has no use for it"),
+        ((*REPLAN, "--refine-budget", "0"), "--refine-budget: planning again has no use for it"),
         ((*REPLAN, "--plot", "p.png"), "--plot: planning again has no use for it"),
         ((*REPLAN, "--restart", "-1"), "--restart: -1 seconds"),
         ((*REPLAN, "--restart", "nan"), "--restart: nan seconds"),

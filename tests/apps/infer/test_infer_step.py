@@ -15,8 +15,8 @@ from automap_models.formats.files import read_profile
 from automap_models.infer.app import infer as main
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-QUICK = ("--certify-budget", "20", "--no-refine")
-AMPLE = ("--certify-budget", "20000", "--no-refine")
+QUICK = ("--certify-budget", "20", "--refine-budget", "0")
+AMPLE = ("--certify-budget", "20000", "--refine-budget", "0")
 """Time enough, however busy the machine is, for what is claimed of the best of several problems."""
 GAIN = 0.005
 

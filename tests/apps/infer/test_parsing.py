@@ -33,13 +33,12 @@ PYTHON_ONLY = ("api.py", "cost/strategy.py")
 OPTIONS_OF_OTHERS = (
     *("export/megatron.py", "export/galvatron.py", "export/torch_split_spec.py", "export/launch.py"),
     *("importing/megatron.py", "importing/megatron_arguments.py", "importing/megatron_model.py"),
-    *("importing/megatron_rewrite.py", "importing/config_arguments.py", "importing/overrides.py"),
-    "serve/copies.py",
+    *("importing/megatron_rewrite.py", "importing/config_arguments.py", "importing/overrides.py", "serve/answers.py"),
 )
 """Modules whose texts are options of the frameworks that plans are exported to, or that files are read of, and commands
 to be copied."""
 NO_OPTION = {
-    *("cut_at", "slowdown", "speed", "orders", "forward_s", "weight_s"),
+    *("cut_at", "slowdown", "speed", "forward_s", "weight_s"),
     *("measured", "gpus", "gpu_type", "heads", "kv_heads", "links", "gap", "recompute_blocks", "gradient_bytes"),
     *("host_memory", "cluster", "inputs"),
 }

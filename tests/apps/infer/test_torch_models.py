@@ -202,7 +202,6 @@ def test_a_model_that_cannot_be_traced_costs_one_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["profile", "their_models:make_model", "--show", "--framework", "jax"], "--framework: "),
         (
             ["search", "opp", "their_models:make_model", "--topo", "A", "--mesh", "4", "--verify"],
             "--verify: compiles the partitioned step with XLA, which has no PyTorch operators; how these are "

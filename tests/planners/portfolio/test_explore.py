@@ -13,8 +13,8 @@ from automap_models.core.constraints import Constraints, Pin
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, rank
+from automap_models.planners.portfolio.explain import least_memory
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig, ExplorePlanner
-from automap_models.planners.portfolio.misfit import least_memory
 from automap_models.planners.portfolio.space import PlanningSpace, possible_stages, staged_problems
 
 PATIENT = ExploreConfig(budget_s=600.0)

@@ -27,7 +27,7 @@ from automap_models.formats.staged_plan import plan_document
 from automap_models.planners import effort
 from automap_models.planners.options import COMPETING, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.misfit import nothing_fits
+from automap_models.planners.portfolio.explain import nothing_fits
 from automap_models.planners.portfolio.planning import planned
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.simulate.plan_step import step_cost

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.planners.portfolio.candidate import Candidate, Simplicity, simplest, simplicity
+from automap_models.planners.portfolio.candidate import REQUIREMENTS, Candidate, Simplicity, simplest, simplicity
 from automap_models.simulate.plan_step import step_cost
 
 DEVICES, ENDS = 8, (3, 7, 11)
@@ -41,7 +41,7 @@ def test_the_kind_of_a_plan_is_what_it_takes_to_run_it(
 
 
 def test_every_kind_says_what_it_is_and_what_runs_it() -> None:
-    assert len({kind.requires for kind in Simplicity}) == len(Simplicity)
+    assert list(REQUIREMENTS) == [*Simplicity] and len({*REQUIREMENTS.values()}) == len(Simplicity)
 
 
 def candidate(step_s: float, stages: int = 1, *, fits: bool = True) -> Candidate:
