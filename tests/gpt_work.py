@@ -36,7 +36,7 @@ class KernelList:
 
     def product(
         self,
-        of_pass: WorkPass,
+        of_pass: int,
         sizes: tuple[float, float, float, float],
         marks: tuple[int, int, int, int],
         scores: str = "",
@@ -60,7 +60,7 @@ class KernelList:
         self.product(WorkPass.INPUT, (1, tokens, depth, columns), (0, TOKEN, d, c))
         self.product(WorkPass.WEIGHT, (1, depth, columns, tokens), (0, d, c, TOKEN))
 
-    def memory(self, of_pass: WorkPass, moved: float, mark: int, core: bool = False) -> None:
+    def memory(self, of_pass: int, moved: float, mark: int, core: bool = False) -> None:
         """A kernel that moves so many bytes, scores where it is of the core."""
         self.moved.append((len(self.rows), moved, mark, core))
         self.rows.append((of_pass, WorkKind.MEMORY, core, (1, 1, 1, 1), (0, 0, 0, 0)))

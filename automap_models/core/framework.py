@@ -273,7 +273,7 @@ class Limits:
 
     def training_objection(self, facts: ModelFacts) -> Objection | None:
         """To adapters, frozen layers, other optimisers and losses; which documents share a sample is the data's."""
-        if self.any_training or replace(facts.training, packed=0).is_full:
+        if self.any_training or facts.training.is_full or replace(facts.training, packed=0).is_full:
             return None
         what = f"a configuration of {self.name} says nothing of {facts.training}"
         return Objection(what, "take deepspeed, where these are your own code, or train all by adamw")

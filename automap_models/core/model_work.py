@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from enum import IntEnum, IntFlag
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -32,8 +31,8 @@ from automap_models.core.tuning import FULL, Training
 MarkArray = NDArray[np.int8]
 
 
-class Mark(IntFlag):
-    """What a quantity is proportional to."""
+class Mark:
+    """What a quantity is proportional to: bits."""
 
     SAMPLES = 1
     """The samples of a micro-batch."""
@@ -46,7 +45,7 @@ class Mark(IntFlag):
     come the tokens of the devices that have the others."""
 
 
-class WorkPass(IntEnum):
+class WorkPass:
     """Which pass a kernel belongs to."""
 
     FORWARD = 0
@@ -56,7 +55,7 @@ class WorkPass(IntEnum):
     """Of the backward pass, what only gradients of parameters are made by."""
 
 
-class WorkKind(IntEnum):
+class WorkKind:
     """What bounds a kernel's time."""
 
     PRODUCT = 0
@@ -315,7 +314,7 @@ class ModelWork:
     def _has(self, module: str) -> bool:
         return any(layer.module_bits & module_bits(module) for layer in self.layers)
 
-    @property
+    @cached_property
     def facts(self) -> ModelFacts:
         """What frameworks ask of the model."""
         tied = self.tied > 0 or any(one.is_output for one in self.shared)

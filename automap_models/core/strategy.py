@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -102,6 +103,8 @@ class TransformerShape:
 
 _COUNTS = ("micro_batch", "global_batch", "tp", "pp", "dp", "vp", "cp", "ep")
 _counts = attrgetter(*_COUNTS)
+_NAMES = {"zero": ZERO_STAGES, "precision": PRECISIONS, "dispatcher": (None, *DISPATCHERS), "offload": OFFLOADS}
+_names = attrgetter(*_NAMES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,16 +161,11 @@ class Strategy:
             if type(count) is not int or count < 1:  # quick, as searches make thousands
                 _require_count(key, count)
         of_stages = self.recompute if isinstance(self.recompute, tuple) else (self.recompute,)
-        for key, value, values in (
-            *(("recompute", kind, RECOMPUTE) for kind in of_stages if not modules_of(kind)),
-            ("zero", self.zero, ZERO_STAGES),
-            ("precision", self.precision, PRECISIONS),
-            ("dispatcher", self.dispatcher, (None, *DISPATCHERS)),
-            ("offload", self.offload, OFFLOADS),
-        ):
-            if value not in values:
-                do = f"choose from {', '.join(map(str, values))}"
-                raise BadInput(f"{value!r} is none of them", where=f"`{key}`", do=do)
+        unknown = [("recompute", kind) for kind in of_stages if kind not in RECOMPUTE and not modules_of(kind)]
+        unknown += [(key, value) for key, value in zip(_NAMES, _names(self), strict=True) if value not in _NAMES[key]]
+        for key, value in unknown:
+            do = f"choose from {', '.join(map(str, _NAMES.get(key, RECOMPUTE)))}"
+            raise BadInput(f"{value!r} is none of them", where=f"`{key}`", do=do)
         samples = self.dp * self.micro_batch
         if self.global_batch % samples:
             what = f"{self.dp} × {self.micro_batch} samples (dp × micro-batch) do not divide {self.global_batch}"
@@ -291,6 +289,7 @@ class Strategy:
         require_parts(shape, self.tp, self.cp, self.ep, self.sequence_parallel, self.dispatcher, self.etp)
 
 
+@lru_cache(maxsize=1024)
 def modules_of(recompute: Recompute) -> tuple[str, ...]:
     """The modules that are recomputed by name, in the order of MODULES; none for one of RECOMPUTE."""
     names = set(recompute.split("+"))

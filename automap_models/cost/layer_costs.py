@@ -23,13 +23,13 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.model_work import LayerWork, Mark, ModelWork, module_bits
+from automap_models.core.model_work import LayerWork, Mark, ModelWork
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import NARROW, Strategy
 from automap_models.cost.layer_times import ITEM_BYTES, PREFETCHED, Shares, StepClock
 from automap_models.cost.overlap import exposed_s
 from automap_models.cost.process_groups import ProcessGroups, process_groups
-from automap_models.cost.recompute import run_again
+from automap_models.cost.recompute import Kinds, kinds_of, run_again
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 
 
@@ -57,6 +57,16 @@ class LayerCosts:
     boundary_bytes: FloatArray
     frozen_bytes: FloatArray
     gathered_bytes: FloatArray
+
+    @cached_property
+    def sums(self) -> FloatArray:
+        """[k·R, 15] what stages have the sums of: times, and bytes saved, kept and saved by the host."""
+        return np.concatenate([self.times, self.memory[..., [0, 1, 3]]], axis=2).reshape(-1, 15)
+
+    @cached_property
+    def stored(self) -> FloatArray:
+        """[k, 4] parameters and frozen bytes."""
+        return np.concatenate([self.parameters, self.frozen_bytes], axis=1)
 
     @cached_property
     def passes(self) -> FloatArray:
@@ -95,9 +105,9 @@ class LayerCosting:
         self.blocks = frozenset(work.order[1:-1])
         self.rows = (*work.layers, *(part.layer for part in work.tower))
         tower = {len(work.layers) + i for i, part in enumerate(work.tower) if part.recomputes}
-        self.recomputed = np.isin(np.arange(len(self.rows)), [*self.blocks, *tower])
-        of_rows = [work.kinds if again else ("none",) * len(work.kinds) for again in self.recomputed.tolist()]
-        self.again = [run_again(layer, kinds, runtime) for layer, kinds in zip(self.rows, of_rows, strict=True)]
+        self.recomputed = np.array([i in self.blocks | tower for i in range(len(self.rows))])
+        self.kinds = [work.kinds if again else ("none",) * len(work.kinds) for again in self.recomputed.tolist()]
+        self.again = [run_again(layer, kinds, runtime) for layer, kinds in zip(self.rows, self.kinds, strict=True)]
         self._divided_rows: dict[object, tuple[FloatArray, ...]] = {}
         self._kernels: dict[object, KernelCosts] = {}
         self._costs: dict[object, LayerCosts] = {}
@@ -177,21 +187,20 @@ class LayerCosting:
         if key not in self._divided_rows:
             self._divided_rows[key] = (
                 clock.layer(layer, bool(self.recomputed[i]), self.again[i]),
-                self._saved_bytes(clock, layer, bool(self.recomputed[i])),
+                self._saved_bytes(clock, layer, kinds_of(self.kinds[i]), bool(self.recomputed[i])),
                 shares.bytes_of(layer.boundary),
                 np.array(shares.parameters_of(layer.parameters)),
                 np.array(shares.parameters_of(layer.frozen)),
             )
         return self._divided_rows[key]
 
-    def _saved_bytes(self, clock: StepClock, layer: LayerWork, block: bool) -> FloatArray:
+    def _saved_bytes(self, clock: StepClock, layer: LayerWork, kinds: Kinds, block: bool) -> FloatArray:
         """[B, R, 4] as of LayerCosts.memory; of blocks on the host two are on the device at once."""
         shares, runtime = clock.shares, self.runtime
-        kinds = np.array(self.work.kinds if block else ("none",) * len(self.work.kinds))
-        memory = np.zeros((shares.samples.size, kinds.size, 4))
+        bits, selective, away, full, cores = kinds
+        memory = np.zeros((shares.samples.size, bits.size, 4))
         if not layer.backward:
             return memory
-        bits = np.array([module_bits(kind) for kind in kinds.tolist()])
         saved, for_weights = (shares.bytes_of(part)[:, None] for part in (layer.saved, layer.saved_for_weights))
         discarded = shares.bytes_of(layer.saved.made_by(bits))
         if runtime.weighs_within:
@@ -208,17 +217,15 @@ class LayerCosting:
             )
         core = np.zeros_like(saved) if runtime.flash else shares.bytes_of(layer.saved_core)[:, None]
         boundary, unpacked = (shares.bytes_of(part)[:, None] for part in (layer.boundary, layer.unpacked))
-        cores_again = (kinds == "selective") | (bits & module_bits("core_attn") > 0)
-        memory[..., 0] = saved + np.where(cores_again, 0.0, core) - discarded
+        memory[..., 0] = saved + np.where(selective | cores, 0.0, core) - discarded
         memory[..., 1], memory[..., 2] = for_weights, discarded + unpacked
-        memory[:, kinds == "full", 0], memory[:, kinds == "full", 2] = boundary, saved + core + unpacked
-        away = kinds == "offload"
+        memory[:, full, 0], memory[:, full, 2] = boundary, saved + core + unpacked
         memory[:, away, 2], memory[:, away, 3] = 2 * (saved + core) + unpacked, saved + core
         memory[:, away, 0] = 0.0
         if runtime.flash and runtime.selects == "products":
             selected = np.minimum(saved, boundary + clock.selected_bytes(layer.kernels)[:, None])
-            memory[:, kinds == "selective", 0] = selected
-            memory[:, kinds == "selective", 2] = saved - selected + unpacked
+            memory[:, selective, 0] = selected
+            memory[:, selective, 2] = saved - selected + unpacked
         return memory
 
     def _with_gathers(self, strategy: Strategy, groups: ProcessGroups, kernels: KernelCosts) -> LayerCosts:

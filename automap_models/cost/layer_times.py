@@ -49,7 +49,7 @@ EXPERT_ROWS = 16
 PREFETCHED = 0.9
 """Least share of ZeRO-3's communication that goes on beside computation where it prefetches, of all devices."""
 BoolArray = NDArray[np.bool_]
-_MARKED = {mark: np.arange(16) & mark > 0 for mark in Mark}
+_MARKED = {mark: np.arange(16) & mark > 0 for mark in (Mark.SAMPLES, Mark.TOKENS, Mark.TENSOR, Mark.EXPERTS)}
 """Mark → [16] which combinations of marks have it."""
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,7 @@ class ProfileWork(ModelWork):
         require_fields(given, (precision,))
         return {"precision": precision, **given}
 
-    @property
+    @cached_property
     def facts(self) -> ModelFacts:
         """Whether its ends are tied, and whose code it is; nothing says its sizes."""
         return ModelFacts(None, self.tied > 0, self.profile.own_code, training=self.training)

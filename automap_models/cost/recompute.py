@@ -13,7 +13,7 @@ later. Of norms, activations of experts and what makes queries, keys and values 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,16 @@ from automap_models.core.strategy import Recompute
 from automap_models.cost.runtime import Runtime
 
 BoolArray = NDArray[np.bool_]
+Kinds = tuple[IntArray, BoolArray, BoolArray, BoolArray, BoolArray]
+"""[R] `module_bits` of each; whether it is selective, offload, full; whether the core is among its modules."""
+
+
+@lru_cache(maxsize=256)
+def kinds_of(names: tuple[Recompute, ...]) -> Kinds:
+    """Those of these names (ModelWork.kinds)."""
+    bits = np.array([module_bits(name) for name in names])
+    selective, offload, full = (np.equal(names, name) for name in ("selective", "offload", "full"))
+    return bits, selective, offload, full, np.asarray(bits & module_bits("core_attn") > 0)
 
 
 class Again(NamedTuple):
@@ -45,22 +55,21 @@ class Again(NamedTuple):
     context: BoolArray
 
 
-def run_again(work: LayerWork, kinds: Sequence[Recompute], runtime: Runtime) -> Again:
+def run_again(work: LayerWork, names: tuple[Recompute, ...], runtime: Runtime) -> Again:
     """What each kind runs again of a block.
 
     Args:
         work: of the block.
-        kinds: R of them, see ModelWork.kinds.
+        names: of R kinds, see ModelWork.kinds.
         runtime: says what selective recomputation is.
     """
-    kernels, bits = work.kernels, np.array([module_bits(kind) for kind in kinds])
-    full, selective = np.equal(kinds, "full"), np.equal(kinds, "selective")
+    kernels, (bits, selective, _, full, cores) = work.kernels, kinds_of(names)
     of_products = selective & (runtime.flash and runtime.selects == "products")
     shares = np.where(full, 1.0, _made_by(kernels.modules, len(kernels), bits))
     shares[:, of_products] = np.where(kernels.products, 0.5, 1.0)[:, None]
     return Again(
         np.where((kernels.passes == WorkPass.FORWARD)[:, None], shares, 0.0),
-        full | (selective & ~of_products) | (bits & module_bits("core_attn") > 0),
+        full | (selective & ~of_products) | cores,
         full | _made_by(work.sums_forward.modules, work.sums_forward.values.size, bits),
         full | _made_by(work.exchanged.modules, work.exchanged.values.size, bits).any(axis=0),
         full,

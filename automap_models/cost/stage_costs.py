@@ -180,16 +180,15 @@ class StageCosting:
     def costs(self, strategy: Strategy) -> StageCosts:
         """The costs of one of the strategies."""
         counts, stages, first_layers, last_layers = self._place_layers(strategy)
-        parameters = counts.sum(axis=2) @ self.of_layers.parameters
+        stored = counts.sum(axis=2) @ self.of_layers.stored
         if self.tied_apart:
-            parameters[-1, 0] += self.tied
-        of_ranks = np.zeros((strategy.pp, 2))
-        np.add.at(of_ranks, list(self.rank_of), parameters)
-        frozen = np.zeros((strategy.pp, 2))
-        np.add.at(frozen, list(self.rank_of), counts.sum(axis=2) @ self.of_layers.frozen_bytes)
+            stored[-1, 0] += self.tied
+        of_ranks, frozen = np.split(np.array([self._of_ranks(column) for column in stored.T]).T, 2, axis=1)
         copies_s = self._hold_copies(stages, of_ranks, frozen)
-        times = self._times(counts, first_layers)
-        sent = self.of_layers.boundary_bytes[last_layers[:-1]].tolist()
+        sums = (counts.reshape(len(counts), -1) @ self.of_layers.sums).T
+        times = StageTimes(*sums[:4], *sums[4:12].reshape(4, 2, -1))
+        times.gathers[0] += self.of_layers.hidden_s[first_layers]
+        ranks, sent = of_ranks.tolist(), self.of_layers.boundary_bytes[last_layers[:-1]].tolist()
         return StageCosts(
             times=times,
             transfer_s=np.array([self.transfer_s(*boundary) for boundary in enumerate(sent)]),
@@ -197,10 +196,14 @@ class StageCosting:
             rank_of=self.rank_of,
             data_s=self._data_s(counts, first_layers, times, of_ranks) + self._sent_s(times, of_ranks),
             tied_s=self.tied_s + copies_s,
-            optimizer_s=max(self.optimizer_s(*of_rank) for of_rank in of_ranks.tolist()),
-            memory=self._memory(strategy, counts, of_ranks, frozen),
-            host=max(map(self.on_host, of_ranks.tolist(), self._away(strategy, counts))),
+            optimizer_s=max(self.optimizer_s(*rank) for rank in set(map(tuple, ranks))),
+            memory=self._memory(strategy, counts, of_ranks, frozen, sums[12:14]),
+            host=max(map(self.on_host, ranks, self._away(strategy, sums[14].tolist()))),
         )
+
+    def _of_ranks(self, of_stages: FloatArray) -> FloatArray:
+        """[S] sums of [V] amounts."""
+        return np.asarray(np.bincount(self.rank_of, of_stages, self.strategy.pp), np.float64)
 
     def _hold_copies(self, stages: IntArray, of_ranks: FloatArray, frozen: FloatArray) -> float:
         """Add what ranks hold copies of to what they hold; returns the seconds of the sums over all copies.
@@ -242,12 +245,6 @@ class StageCosting:
         return counts, stages, first, order[ends - 1].tolist()
 
     # ---- time
-
-    def _times(self, counts: FloatArray, first_layers: list[int]) -> StageTimes:
-        sums = np.tensordot(counts, self.of_layers.times, axes=2).T
-        stages = StageTimes(*sums[:4], *sums[4:].reshape(4, 2, -1))
-        stages.gathers[0] += self.of_layers.hidden_s[first_layers]
-        return stages
 
     @property
     def tied_s(self) -> float:
@@ -295,16 +292,17 @@ class StageCosting:
         shared = self.never_hidden < 1.0 - self.overlap
         if shared:
             passes[1] = self._gathers(counts, first_layers).sum(axis=0)
-        beside, gathered = (np.bincount(self.rank_of, row, minlength=self.strategy.pp).tolist() for row in passes)
-        moved = [self.gradients_s(*rank) for rank in of_ranks.tolist()]
-        exposed = np.array([exposed_s(*row, self.overlap) for row in zip(moved, beside, strict=True)])
-        return np.minimum(exposed, self.strategy.micro_batches * np.array(gathered)) if shared else exposed
+        beside, gathered = map(self._of_ranks, passes)
+        ranks = list(map(tuple, of_ranks.tolist()))
+        moved_s = {rank: self.gradients_s(*rank) for rank in set(ranks)}
+        exposed = exposed_s(np.array([moved_s[rank] for rank in ranks]), beside, self.overlap)
+        return np.minimum(exposed, self.strategy.micro_batches * gathered) if shared else exposed
 
     def _sent_s(self, times: StageTimes, of_ranks: FloatArray) -> FloatArray | float:
         """[S] what gradients that hosts add up take on their way, in every micro-batch, beyond the backward passes."""
         if self.host is None or not self.sends_gradients:
             return 0.0
-        backward = np.bincount(self.rank_of, times.input + times.weight + times.recompute, self.strategy.pp)
+        backward = self._of_ranks(times.input + times.weight + times.recompute)
         sent = np.array([self.updated(*of_rank) * self.weight_bytes / self.host.link for of_rank in of_ranks.tolist()])
         return np.asarray(self.strategy.micro_batches * np.maximum(sent - backward, 0.0))
 
@@ -361,9 +359,8 @@ class StageCosting:
         sent_s = (self.gradient_bytes + self.weight_bytes) / self.host.link
         return count * (moved * self.layers.cluster.devices_per_node / self.host.bandwidth + sent_s)
 
-    def _away(self, strategy: Strategy, counts: FloatArray) -> list[float]:
-        """[S] bytes that the host saves for a device of each rank, at the fullest time."""
-        saved: list[float] = np.tensordot(counts, self.of_layers.memory[..., 3], axes=2).tolist()
+    def _away(self, strategy: Strategy, saved: list[float]) -> list[float]:
+        """[S] bytes that the host saves for a device of each rank, at the fullest time, of those of [V] stages."""
         nothing = [0.0] * len(saved)
         return list(laid_out(strategy).most_held(saved, nothing)) if any(saved) else nothing[: strategy.pp]
 
@@ -390,19 +387,19 @@ class StageCosting:
     # ---- memory
 
     def _memory(
-        self, strategy: Strategy, counts: FloatArray, of_ranks: FloatArray, frozen: FloatArray
+        self, strategy: Strategy, counts: FloatArray, of_ranks: FloatArray, frozen: FloatArray, saved: FloatArray
     ) -> tuple[DeviceMemory, ...]:
-        saved, for_weights = np.tensordot(counts, self.of_layers.memory[..., :2], axes=2).T
         of_stages = np.where(counts > 0, self.of_layers.memory[..., 2], 0.0).max(axis=(1, 2))
         of_stages[-1] = max(of_stages[-1], self.logits_bytes)
         temporary = np.zeros(strategy.pp)
         np.maximum.at(temporary, list(self.rank_of), of_stages)
+        saved_bytes, kept_bytes = saved.tolist()
         return device_memory(
             strategy,
             of_ranks.tolist(),
             frozen.tolist(),
-            saved.tolist(),
-            for_weights.tolist(),
+            saved_bytes,
+            kept_bytes,
             self._gathered(strategy) if strategy.zero == 3 else [0.0] * strategy.pp,
             temporary.tolist(),
             self.trained_bytes,
@@ -454,14 +451,14 @@ class StageCosting:
         block = min((sizes[layer] for layer in self.layers.blocks), default=0.0)
         return [sizes[order[0]], *(block,) * (pp - 2), min(block, sizes[order[-1]])]
 
-    @property
+    @cached_property
     def runtime_bytes(self) -> float:
         """Of the framework and of each kind of group of more than one device: gradients are summed over cp, too."""
         s = self.strategy
         buffers = self.runtime.buffer_bytes if s.zero else 0.0
         return buffers + group_bytes(s.tp, s.cp, s.ep, s.dp * s.cp, s.pp)
 
-    @property
+    @cached_property
     def logits_bytes(self) -> float:
         """Logits in fp32 and what the loss makes of them, but for what is counted as saved; a profile has it all."""
         if self.work.facts.shape is None:

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from automap_models.core.estimate import DeviceMemory
 from automap_models.core.passes import Schedule, build_schedule
 from automap_models.core.schedules import repeating_micro_batches
@@ -55,7 +57,8 @@ def device_memory(
         runtime_bytes: of the driver, libraries and buffers, on every device.
     """
     activations = laid_out(strategy).most_held(saved_bytes, kept_bytes)
-    state = [state_bytes(strategy, *parts, trained_bytes) for parts in parameters]
+    others, of_experts = np.transpose(parameters)
+    state = np.array(state_bytes(strategy, others, of_experts, trained_bytes)).T.tolist()
     shares = frozen_shares(strategy)
     return tuple(
         DeviceMemory(

@@ -38,6 +38,7 @@ def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Es
     Raises:
         BadInput: see `StrategyPricing.estimate`.
     """
+    work = work.with_modules(step.strategy.recompute_kinds)
     return StrategyPricing(work, step.cluster, device, step.runtime).estimate(step.strategy)
 
 

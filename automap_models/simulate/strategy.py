@@ -41,8 +41,15 @@ one, and the longest of these times is the step's. ZB-H2 runs in the paper's fra
 too, and lets ranks wait."""
 
 
+MOST_KEPT = 20_000
+"""Prices and costs that are at hand: enough for any search."""
 _UNIFORM = attrgetter(*({costing.name for costing in fields(Strategy)} - {"layers", "recompute", "recompute_blocks"}))
 """What a strategy has in common with all that differ from it only in cuts and recomputation."""
+
+
+ShortPrice = tuple[float, FloatArray, FloatArray]
+"""What searches compare: seconds of the step, [S] bytes on a device of each rank, and [S] what that may hold; nothing
+where hosts do not hold what they have to."""
 
 
 class StrategyPricing:
@@ -78,6 +85,7 @@ class StrategyPricing:
         else:
             self.layers = [LayerCosting(work, cluster, kind, runtime) for kind in self.devices]
         self._stages: dict[object, list[StageCosting]] = {}
+        self._prices: dict[Strategy, ShortPrice] = {}
         counted = [(layer, work.order.count(i)) for i, layer in enumerate(work.layers)]
         counted += [(part.layer, part.copies) for part in work.tower]
         forwards = 1 + work.training.has_reference
@@ -87,6 +95,17 @@ class StrategyPricing:
         """The costs of a strategy's stages, of each rank on its slowest devices."""
         return _slowest(strategy, self.cluster, [costing.costs(strategy) for costing in self.stages(strategy)])
 
+    def price(self, strategy: Strategy) -> ShortPrice:
+        """What searches compare, of each strategy worked out once."""
+        if strategy not in self._prices:
+            costs = self.costs(strategy)
+            nbytes = np.array([memory.total for memory in costs.memory])
+            limits = rank_memory(strategy, self.cluster) * (costs.host[0] <= costs.host[1])
+            if len(self._prices) > MOST_KEPT:
+                self._prices.clear()
+            self._prices[strategy] = step_seconds(strategy, costs), nbytes, limits
+        return self._prices[strategy]
+
     def stages(self, strategy: Strategy, like: Sequence[StageCosting] = ()) -> list[StageCosting]:
         """What prices a strategy and all that differ from it only in cuts and recomputation, on each kind of device.
 
@@ -95,7 +114,7 @@ class StrategyPricing:
         """
         uniform = _UNIFORM(strategy)
         if uniform not in self._stages:
-            if len(self._stages) > 20_000:  # enough for any search
+            if len(self._stages) > MOST_KEPT:
                 self._stages.clear()
             costings = [costing.run_by(strategy) for costing in like]
             self._stages[uniform] = costings or [StageCosting(layers, strategy) for layers in self.layers]
@@ -111,7 +130,7 @@ class StrategyPricing:
         strategy.require_cluster(self.cluster)
         strategy.require_model(self.work.shape)
         costs = self.costs(strategy)
-        rank, parts = _parts(strategy, costs)
+        rank, parts, reduced_s = _parts(strategy, costs)
         step_s = parts.total
         tokens = strategy.global_batch * self.work.shape.sequence
         groups = groups_of_ranks(strategy, self.cluster).ravel()
@@ -121,7 +140,6 @@ class StrategyPricing:
         )
         passes_s = step_s - parts.data_parallel - parts.optimizer
         (forward, inputs, weights), beside = _passes(costs)
-        ends = _ends(strategy, costs)
         return Estimate(
             strategy=strategy,
             stage_layers=strategy.stage_layers(self.work.shape),
@@ -139,7 +157,7 @@ class StrategyPricing:
             facts=self.work.facts,
             passes_s=tuple(tuple(costing.tolist()) for costing in (forward, inputs + weights, weights)),
             transfers_s=tuple(beside.tolist()),
-            reduced_s=tuple((_summed(strategy, costs, ends) - ends + costs.tied_s).tolist()),
+            reduced_s=tuple((reduced_s + costs.tied_s).tolist()),
             host=costs.host,
             runtime=self.runtime.name,
             imbalance=self.runtime.imbalance if strategy.ep > 1 else 1.0,
@@ -219,8 +237,9 @@ def require_device(device: Device, strategy: Strategy) -> None:
         raise BadInput(what, where="`dispatcher`", do=f"take alltoall, or one of {', '.join(sorted(kinds))}")
 
 
-def _parts(strategy: Strategy, costs: StageCosts) -> tuple[int, StepParts]:
-    """The rank that works longest, which the others wait for, and what the step consists of there."""
+def _parts(strategy: Strategy, costs: StageCosts) -> tuple[int, StepParts, FloatArray]:
+    """The rank that works longest, which the others wait for, and what the step consists of there; and [S] seconds that
+    ranks sum their gradients for."""
     times, sends = costs.times, _sends(costs)
     rank_of = np.array(costs.rank_of)
     ends = _ends(strategy, costs)
@@ -240,7 +259,7 @@ def _parts(strategy: Strategy, costs: StageCosts) -> tuple[int, StepParts]:
         sooner = _ends(strategy, unsent)
         waiting = min(max(idle, 0.0), end_s - float(_summed(strategy, unsent, sooner).max()))
     bubble = idle - waiting
-    return rank, StepParts(
+    parts = StepParts(
         compute=spent(times.forward + times.input + times.weight),
         recompute=spent(times.recompute),
         tensor_parallel=spent(times.tensor),
@@ -251,6 +270,7 @@ def _parts(strategy: Strategy, costs: StageCosts) -> tuple[int, StepParts]:
         data_parallel=spent(times.gathers) + float(data_s[rank]) + costs.tied_s,
         optimizer=costs.optimizer_s,
     )
+    return rank, parts, data_s
 
 
 def _summed(strategy: Strategy, costs: StageCosts, ends: FloatArray) -> FloatArray:

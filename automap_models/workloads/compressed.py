@@ -54,7 +54,7 @@ def means(layer: Layer, x: Value, width: int, rate: int, overlapping: int) -> Va
     """
     values, weights = (layer.dense(x, overlapping * width) for _ in range(2))
     mean = layer.value(width, rows=layer.tokens / rate)
-    layer.hold(rate * weights.width, Mark(0))  # by the place of a token
+    layer.hold(rate * weights.width, 0)  # by the place of a token
     layer.memory(FORWARD, mean, values, weights)
     layer.memory(INPUT, values, weights, mean, values, weights)
     layer.memory(WEIGHT, layer.weights(rate * weights.width), weights)
@@ -86,7 +86,7 @@ def collapsed(layer: Layer, x: Value, streams: int, *, mixes: bool = True) -> Va
     """What a sublayer reads of all streams; `mixes` is whether what it gives goes back into them, by weights too."""
     weights = streams * (2 + streams if mixes else 1)
     layer.dense(x, weights, float32=True)
-    layer.hold(weights + (3 if mixes else 1), Mark(0), "bias")
+    layer.hold(weights + (3 if mixes else 1), 0, "bias")
     y = layer.value(x.width / streams)
     layer.memory(FORWARD, y, x)
     layer.memory(INPUT, x, y, x)

@@ -82,7 +82,7 @@ def embedded(
     return x
 
 
-def classified(layer: Layer, x: Value, classes: int, mark: Mark = TENSOR, *, tied: bool, capped: bool = False) -> Value:
+def classified(layer: Layer, x: Value, classes: int, mark: int = TENSOR, *, tied: bool, capped: bool = False) -> Value:
     """Logits, and the cross-entropy of them in float32, as JAX has it: a share of their gradients is of that type.
 
     Args:

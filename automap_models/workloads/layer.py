@@ -35,11 +35,11 @@ from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, Wo
 from automap_models.core.tuning import ADAPTER, ALL, QUANTIZED_BYTES, LayerTraining
 from automap_models.cost.layer_times import ITEM_BYTES
 
-FORWARD, INPUT, WEIGHT = WorkPass
+FORWARD, INPUT, WEIGHT = WorkPass.FORWARD, WorkPass.INPUT, WorkPass.WEIGHT
 PER_TOKEN = Mark.SAMPLES | Mark.TOKENS
-FIXED = Mark(0)
+FIXED = 0
 _NO_SIZES = (1.0, FIXED)
-Size = tuple[float, Mark]
+Size = tuple[float, int]
 """Of one side of a product, and what divides it."""
 FLOAT32 = 4
 
@@ -56,7 +56,7 @@ class Value:
     """
 
     shape: tuple[float, float, float]
-    mark: Mark
+    mark: int
     item_bytes: float
     scores: bool = False
 
@@ -77,7 +77,7 @@ class Value:
 
 
 _Moved = tuple[tuple[Value, bool], ...]
-_Kernel = tuple[WorkPass, WorkKind, bool, int, tuple[Size, ...], _Moved]
+_Kernel = tuple[int, int, bool, int, tuple[Size, ...], _Moved]
 """Its pass, what bounds it, whether it is part of an attention core, of which modules, sizes of a product, and what it
 moves, each with whether that is moved again (Kernels.moved_again)."""
 
@@ -113,7 +113,7 @@ class Layer:
         self._unpacked: list[Value] = []
         self._saved: dict[Value, bool] = {}  # value → whether kernels of gradients of parameters read it
         self._gradients: dict[Value, list[Value]] = defaultdict(list)
-        self._products: dict[tuple[Value, Mark], list[Value]] = defaultdict(list)  # what products of columns read
+        self._products: dict[tuple[Value, int], list[Value]] = defaultdict(list)  # what products of columns read
         self._norms: dict[Value, list[Value]] = defaultdict(list)  # what is normed → scales
         self._modules = 0  # bits of those that are being written down
         self._makers: dict[Value, int] = {}  # value of a forward pass → bits of those that make it
@@ -123,7 +123,7 @@ class Layer:
     # --- values
 
     def value(
-        self, width: float, mark: Mark = PER_TOKEN, *, rows: float = 0, count: float = 1, item_bytes: float = 0
+        self, width: float, mark: int = PER_TOKEN, *, rows: float = 0, count: float = 1, item_bytes: float = 0
     ) -> Value:
         """A value with so many columns; unless told otherwise with a row for each token, in the layer's type."""
         return Value((count, rows or self.tokens, width), mark, item_bytes or self.item_bytes)
@@ -132,11 +132,11 @@ class Layer:
         """Another value as large, in the same type or in another one."""
         return Value(x.shape, x.mark, item_bytes or x.item_bytes, x.scores)
 
-    def weights(self, elements: float, mark: Mark = FIXED, item_bytes: float = 0) -> Value:
+    def weights(self, elements: float, mark: int = FIXED, item_bytes: float = 0) -> Value:
         """A tensor of parameters, or their gradients."""
         return Value((1, 1, elements), mark, item_bytes or self.item_bytes)
 
-    def hold(self, elements: float, mark: Mark, name: str = "other", *, packed: bool = False) -> None:
+    def hold(self, elements: float, mark: int, name: str = "other", *, packed: bool = False) -> None:
         """Have a tensor of parameters, trained or not, and perhaps a frozen copy of it; `packed` is in 4 bits."""
         trains = self.training.trains(name)
         if trains:
@@ -173,7 +173,7 @@ class Layer:
         """Note that a module ends with x, which is kept where what follows reads it in the backward pass."""
         self._results.append(x)
 
-    def _launch(self, of_pass: WorkPass, kind: WorkKind, core: bool, sizes: Iterable[Size], moved: _Moved) -> None:
+    def _launch(self, of_pass: int, kind: int, core: bool, sizes: Iterable[Size], moved: _Moved) -> None:
         forward = of_pass is FORWARD
         if forward:
             self._makers.setdefault(moved[0][0], self._modules)
@@ -181,7 +181,7 @@ class Layer:
 
     def memory(
         self,
-        of_pass: WorkPass,
+        of_pass: int,
         *moved: Value,
         core: bool = False,
         routing: bool = False,
@@ -199,7 +199,7 @@ class Layer:
 
     def product(
         self,
-        of_pass: WorkPass,
+        of_pass: int,
         sizes: Iterable[Size],
         *moved: Value,
         core: bool = False,
@@ -214,10 +214,10 @@ class Layer:
         self,
         x: Value,
         columns: float,
-        mark: Mark = FIXED,
+        mark: int = FIXED,
         *,
         bias: bool = False,
-        experts: Mark = FIXED,
+        experts: int = FIXED,
         float32: bool = False,
         owned: bool = True,
         data: bool = False,
@@ -279,7 +279,7 @@ class Layer:
             self.memory(FORWARD, y, y, change)
         return y
 
-    def bias(self, y: Value, experts: Mark = FIXED) -> None:
+    def bias(self, y: Value, experts: int = FIXED) -> None:
         """Parameters that are added to every row of a value, and the kernel that sums their gradients."""
         size, mark = y.shape[0] * y.width, y.mark & Mark.TENSOR | experts
         gradient = self.weights(size, mark)

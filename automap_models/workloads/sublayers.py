@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from automap_models.core.model_work import Mark, WorkPass
+from automap_models.core.model_work import Mark
 from automap_models.core.sublayer_sizes import Indexer, Window
 from automap_models.workloads.layer import FIXED, FLOAT32, FORWARD, INPUT, PER_TOKEN, Layer, Value
 from automap_models.workloads.sizes import Activation, DecoderConfig, capacity
@@ -140,7 +140,7 @@ def core(
     queries, all_queries = (heads // shared * tokens, Mark.TOKENS), (heads // shared * tokens, FIXED)
     wide, deep = (q.width / heads, FIXED), (v.width / shared, FIXED)
 
-    def product(of_pass: WorkPass, sizes: tuple[tuple[float, Mark], ...], *values: Value) -> None:
+    def product(of_pass: int, sizes: tuple[tuple[float, int], ...], *values: Value) -> None:
         layer.product(of_pass, (times, *sizes), *values, core=True)
 
     product(FORWARD, (keys, all_queries, wide), scores, k, q)
@@ -222,7 +222,7 @@ def feed_forward(
     gated: bool,
     activation: Activation,
     bias: bool = False,
-    experts: Mark = FIXED,
+    experts: int = FIXED,
 ) -> Value:
     """Two matrices with an activation between them, or three, where the activation of one gates another."""
     back = int(x.width)

@@ -23,8 +23,8 @@ import pytest
 
 BUDGET = {
     "automap_models": (968, 8),
-    "core": (8_039, 37),
-    "cost": (3_988, 20),
+    "core": (8_037, 37),
+    "cost": (4_005, 20),
     "envs": (1_509, 12),
     "export": (2_481, 17),
     "formats": (5_274, 21),
@@ -37,13 +37,13 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_336, 19),
-    "planners/strategies": (3_286, 15),
+    "planners/strategies": (3_301, 14),
     "plots": (1_236, 9),
     "requests": (2_766, 15),
     "rl": (960, 9),
     "serve": (1_105, 7),
     "run": (4_708, 24),
-    "simulate": (1_738, 10),
+    "simulate": (1_759, 10),
     "torch_export": (2_845, 13),
     "workloads": (6_004, 35),
     "zoo": (1, 1),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_118, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_335, "files": 429, "compiled": 75, "numbers": 263}
+TOTALS = {"lines": 77_386, "files": 428, "compiled": 75, "numbers": 265}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -37,7 +37,7 @@ def block(recurrence: Recurrence) -> LayerWork:
     return decoder_block(config(recurrence), "M", TOKENS, "bfloat16")
 
 
-def flop(layer: LayerWork, *passes: WorkPass, dense: bool) -> float:
+def flop(layer: LayerWork, *passes: int, dense: bool) -> float:
     """FLOP of products with parameters, or of those of activations alone."""
     kernels = layer.kernels
     chosen = (kernels.kinds == WorkKind.PRODUCT) & np.isin(kernels.passes, passes)

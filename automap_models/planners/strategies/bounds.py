@@ -68,13 +68,16 @@ def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:
         costs: of one of its subspaces without ZeRO.
         recompute: kinds of recomputation that blocks may have.
     """
-    strategy, of_ranks = costs.strategy, costs.passes.sum(axis=-1)
+    if (key := tuple(recompute)) in costs.bounds:
+        return costs.bounds[key]
+    strategy, of_ranks = costs.strategy, costs.seconds
     seconds = of_ranks.min(axis=0)
     distinct = list(dict.fromkeys(costs.work.order))
     speeds = (seconds / of_ranks)[:, distinct].max(axis=(1, 2))  # [S] at most, over the fastest rank
     work_s = float(seconds[:, recompute].min(axis=1) @ costs.blocks) + float(seconds[list(costs.ends), 0].sum())
     update = costs.even_update_s / (strategy.dp * strategy.cp)
-    return strategy.micro_batches * work_s / float(speeds.sum()) + update
+    costs.bounds[key] = strategy.micro_batches * work_s / float(speeds.sum()) + update
+    return costs.bounds[key]
 
 
 @lru_cache(maxsize=8192)

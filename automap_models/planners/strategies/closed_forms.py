@@ -20,6 +20,8 @@ search has. These estimates lay out nothing. Nothing is proven by them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import product
 
 import numpy as np
 
@@ -59,12 +61,24 @@ def _of_ranks(
     grid: Grid, costs: RankCosts, degrees: Degrees, zero: int, recompute: list[int]
 ) -> Iterator[tuple[float, Subspace]]:
     """Of ranks that share everything evenly, or by their speed where their devices differ and layers may."""
-    ends, pp, micro_batches = list(costs.ends), degrees.pp, costs.strategy.micro_batches
-    seconds = costs.passes.sum(axis=-1)
-    shares = np.full(pp, 1.0 / pp)
-    if len(costs.of_groups) > 1 and UNEQUAL not in grid.problem.without:
-        shares = costs.speeds()
-    alone_s = np.tensordot(seconds, costs.blocks, (1, 0)) + seconds[:, ends].sum(axis=1)  # [S, R] of a micro-batch
+    problem, choices = grid.problem, grid.schedules(degrees)
+    by_speed = len(costs.of_groups) > 1 and UNEQUAL not in problem.without
+    reserved = (problem.reserve_bytes, *problem.rank_reserve_bytes.items())
+    estimates = costs.estimates.setdefault((by_speed, problem.recompute_alike, reserved, *recompute), {})
+    if not estimates.keys() >= set(choices):
+        estimates |= zip(choices, _steps(grid, costs, choices, by_speed, recompute), strict=True)
+    for choice in choices:
+        if estimates[choice] < float("inf"):
+            yield estimates[choice], Subspace(degrees, zero, choice)
+
+
+def _steps(
+    grid: Grid, costs: RankCosts, choices: Sequence[ScheduleChoice], by_speed: bool, recompute: list[int]
+) -> Iterator[float]:
+    """Seconds with each of some schedules."""
+    ends, pp, micro_batches = list(costs.ends), costs.strategy.pp, costs.strategy.micro_batches
+    shares = costs.speeds() if by_speed else np.full(pp, 1.0 / pp)
+    alone_s = np.tensordot(costs.seconds, costs.blocks, (1, 0)) + costs.seconds[:, ends].sum(axis=1)  # [S, R]
     work_s = (shares[:, None] * alone_s).max(axis=0)
     saved = (costs.blocks @ costs.saved + costs.saved[ends].sum(axis=0) / pp) / pp
     recompute = costs.undominated(recompute)
@@ -72,13 +86,11 @@ def _of_ranks(
     spare = costs.room - grid.problem.reserve(pp) - shares * (costs.blocks @ costs.state) - costs.state[ends].max()
     room = float((spare / (pp * shares)).min())
     once_s = costs.even_update_s + float(costs.gradients.max(axis=0) @ costs.blocks) / pp
-    for choice in grid.schedules(degrees):
+    for choice in choices:
         free = room / in_flight(choice, pp, micro_batches)
         alike = min((work for work, memory in kinds if memory <= free), default=float("inf"))
         rank_s = micro_batches * (alike if grid.problem.recompute_alike else mixed_work(kinds, free))
-        step_s = rank_s * (1 + bubble(choice, pp, micro_batches)) + once_s
-        if step_s < float("inf"):
-            yield step_s, Subspace(degrees, zero, choice)
+        yield rank_s * (1 + bubble(choice, pp, micro_batches)) + once_s
 
 
 def mixed_work(kinds: Sequence[tuple[float, float]], room: float) -> float:
@@ -88,15 +100,16 @@ def mixed_work(kinds: Sequence[tuple[float, float]], room: float) -> float:
         kinds: seconds and bytes of a rank whose blocks all recompute in one way, for each of them.
         room: bytes.
     """
-    least = min((seconds for seconds, memory in kinds if memory <= room), default=float("inf"))
-    for seconds, memory in kinds:
-        for other_s, other in kinds:
-            if other <= room < memory:
-                share = (room - other) / (memory - other)
-                least = min(least, share * seconds + (1 - share) * other_s)
-    return least
+    few = [kind for kind in kinds if kind[1] <= room]
+    mixed = [min((seconds for seconds, _ in few), default=float("inf"))]
+    for (seconds, memory), (other_s, other) in product(kinds, few):
+        if memory > room:
+            share = (room - other) / (memory - other)
+            mixed.append(share * seconds + (1 - share) * other_s)
+    return min(mixed)
 
 
+@lru_cache(maxsize=4096)
 def bubble(choice: ScheduleChoice, ranks: int, micro_batches: int) -> float:
     """Share of a rank's work that it waits, about; of few micro-batches at least while the first one goes through all
     ranks and back, which takes two thirds of its passes."""
@@ -107,6 +120,7 @@ def bubble(choice: ScheduleChoice, ranks: int, micro_batches: int) -> float:
     return max(waiting * shares.get(choice.schedule, 1.0) / looping, there_and_back)
 
 
+@lru_cache(maxsize=4096)
 def in_flight(choice: ScheduleChoice, ranks: int, micro_batches: int) -> float:
     """Micro-batches whose activations a rank holds, about: the mean of the fullest one and the last one."""
     same = {"gpipe": micro_batches, "zb-v": ranks, "zb-h1": ranks, "dualpipev": ranks + 1}

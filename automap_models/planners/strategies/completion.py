@@ -26,10 +26,13 @@ from automap_models.planners.strategies.chain_bounds import passes_laid_out
 from automap_models.planners.strategies.fitting import shortest_choices
 from automap_models.planners.strategies.problem import NONE, OFFLOAD, UNEQUAL, StrategyProblem, steps_of
 from automap_models.planners.strategies.subspace_costs import SubspaceCosts
-from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
+from automap_models.simulate.strategy import StrategyPricing
 
 Choice = tuple[int, int]
 """Of a virtual stage: kind of recomputation, and of how many blocks, its first ones."""
+Table = tuple[list[Choice], FloatArray, FloatArray, float]
+"""Of a virtual stage: n choices, their [4, n] seconds, bytes saved, kept and temporary, [n] bytes on hosts; bytes of
+its training state."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,10 @@ class Completions:
         self.pricing, self.problem, self.fixed = ranks.pricing, problem, problem.fixed
         self.order = np.array(ranks.work.order)
         self.blocks = self.order[1:-1]
-        self.seconds: FloatArray = ranks.passes.sum(axis=-1)  # [S, k, R]
+        self.seconds = ranks.seconds
         temporary, away = np.moveaxis(costs.of_groups[0].of_layers.memory[..., 2:], -1, 0)
         self.bytes_of = np.stack([ranks.saved, ranks.for_weights, away, temporary])
-        self._choices: dict[tuple[int, ...], tuple[list[Choice], IntArray]] = {}
+        self._tables: dict[tuple[Hashable, ...], Table] = {}
         self._completions: dict[tuple[int, ...], Completion | None] = {}
         self._of_ranks: dict[tuple[Hashable, ...], list[Choice] | None] = {}
         seconds = self.seconds.min(axis=0)[self.blocks].sum(axis=0)
@@ -281,34 +284,36 @@ class Completions:
         """The same of one rank, whose virtual stages have these layers."""
         stages, moments = self.moments[rank]
         tables = [self._table(rank, *stage, recompute) for stage in zip(stages, of_stages, strict=True)]
-        counts = np.array([len(choices) for choices, _ in tables])
+        counts = np.array([len(choices) for choices, *_ in tables])
         effort.count(effort.FITTING)
-        combinations = float(np.prod(counts, dtype=np.float64))
-        effort.count(effort.TRIALS, min(combinations, float(counts.sum()) ** 2) * len(moments))
-        padded = np.zeros((len(stages), 5, counts.max()))
-        for row, (choices, table) in zip(padded, tables, strict=True):
-            row[:, : len(choices)] = table
+        effort.count(effort.TRIALS, min(counts.prod(dtype=np.float64), float(counts.sum()) ** 2) * len(moments))
         logits = self.costs.of_groups[0].logits_bytes if self.strategy.stages - 1 in stages else 0.0
         room = float(self.costs.room[rank]) + logits - self._gathered_bytes(rank, of_stages)
-        room -= sum(float(self.costs.ranks.state[layers].sum()) for layers in of_stages)
-        hosts = self._host_room(of_stages) / len(stages)
-        padded[:, 4][padded[:, 3] * moments[:, 0].max(axis=0)[:, None] > hosts] = np.inf
-        padded = np.delete(padded, 3, axis=1)
-        fitting = shortest_choices(counts, padded, moments.astype(np.float64), room, logits).tolist()
-        if fitting[0] < 0:
-            return None
-        return [choices[i] for (choices, _), i in zip(tables, fitting, strict=True)]
+        room -= sum(state for *_, state in tables)
+        amounts = np.zeros((len(stages), 4, counts.max()))
+        for row, (choices, of_stage, *_) in zip(amounts, tables, strict=True):
+            row[:, : len(choices)] = of_stage
+        if OFFLOAD in recompute or self.costs.of_groups[0].host is not None:
+            hosts = self._host_room(of_stages) / len(stages)
+            for row, (choices, _, away, _), most in zip(amounts, tables, moments[:, 0].max(axis=0), strict=True):
+                row[3, : len(choices)][away * most > hosts] = np.inf
+        fitting = shortest_choices(counts, amounts, moments.astype(np.float64), room, logits).tolist()
+        return None if fitting[0] < 0 else [choices[i] for (choices, *_), i in zip(tables, fitting, strict=True)]
 
-    def _table(
-        self, rank: int, stage: int, layers: IntArray, recompute: Sequence[int]
-    ) -> tuple[list[Choice], FloatArray]:
-        """The choices of a virtual stage, and [5, choices] seconds, bytes saved, kept, on hosts and temporary."""
+    def _table(self, rank: int, stage: int, layers: IntArray, recompute: Sequence[int]) -> Table:
+        """Of a virtual stage; those of many ranks and stages are alike."""
+        given, group = {"recompute", "recompute_blocks"} & set(self.fixed), len(self.costs.of_groups) > 1
         begin, stop = int(stage == 0), layers.size - (stage == self.strategy.stages - 1)
-        key = (stage if {"recompute", "recompute_blocks"} & set(self.fixed) else -1, stop - begin, *recompute)
-        if key not in self._choices:
+        key = (stage if given else begin, stop, rank if group else 0, layers.tobytes(), *recompute)
+        if key not in self._tables:
             choices = self.choices(stage, stop - begin, recompute)
-            self._choices[key] = choices, np.array(choices).T
-        choices, (kinds, blocks) = self._choices[key]
+            amounts = self._amounts(rank, layers, begin, stop)[:, *np.array(choices).T[::-1]]
+            state = float(self.costs.ranks.state[layers].sum())
+            self._tables[key] = choices, amounts[[0, 1, 2, 4]], amounts[3], state
+        return self._tables[key]
+
+    def _amounts(self, rank: int, layers: IntArray, begin: int, stop: int) -> FloatArray:
+        """[5, blocks, R] seconds, bytes saved, kept, on hosts and temporary where so many blocks recompute so."""
         amounts = np.concatenate([self.seconds[None, rank], self.bytes_of])[:, layers]
         without = amounts[:4, :, NONE].sum(axis=1)
         before, amounts = amounts[:, 0], amounts[:, begin:stop]
@@ -318,9 +323,8 @@ class Completions:
         if begin:  # a tower recomputes with the first block
             extra[:4, 1:] += (before[:4] - before[:4, NONE, None])[:, None]
             extra[4, 1:] = np.maximum(extra[4, 1:], before[4])
-        table = extra[:, blocks, kinds]
-        table[:4] += without[:, None]
-        return choices, table
+        extra[:4] += without[:, None, None]
+        return extra
 
     def _host_room(self, of_stages: list[IntArray]) -> float:
         """Bytes of its host that a device has for blocks, beside what lies there of the parameters of these layers."""
@@ -341,8 +345,6 @@ class Completions:
 def priced(pricing: StrategyPricing, strategy: Strategy, reserve: FloatArray) -> Completion | None:
     """The step of a strategy; None where it does not fit."""
     effort.count(effort.PRICE, passes_laid_out(strategy))
-    costs = pricing.costs(strategy)
-    total = np.array([memory.total for memory in costs.memory])
-    if (total > rank_memory(strategy, pricing.cluster) - reserve).any() or costs.host[0] > costs.host[1]:
-        return None
-    return Completion(strategy, step_seconds(strategy, costs), float(total.max()), pricing.cluster)
+    step_s, nbytes, limits = pricing.price(strategy)
+    fits = bool((nbytes <= limits - reserve).all())
+    return Completion(strategy, step_s, float(nbytes.max()), pricing.cluster) if fits else None

@@ -32,7 +32,15 @@ from automap_models.core.framework import Degrees, Divided
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, require_runnable
 from automap_models.core.strategy import ZERO_STAGES, Strategy
 from automap_models.errors import BadInput
-from automap_models.planners.strategies.problem import PARALLEL, SPLIT, SPLITTING, UNEQUAL, StrategyProblem
+from automap_models.planners.strategies.problem import (
+    PARALLEL,
+    SPLIT,
+    SPLITTING,
+    UNEQUAL,
+    SharedCosts,
+    StrategyProblem,
+)
+from automap_models.planners.strategies.subspace_costs import RankCosts
 
 
 class ScheduleChoice(NamedTuple):
@@ -61,6 +69,7 @@ class Grid:
         self.problem, self.fixed = problem, problem.fixed
         self.precision, self.dispatcher, self.offload = problem.precision, problem.dispatcher, problem.offload
         self.shape, self.devices, self.within = problem.work.shape, problem.cluster.devices, problem.within
+        self._choices: dict[Degrees, Sequence[ScheduleChoice]] = {}
 
     def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
         return (self.fixed[name],) if name in self.fixed else values
@@ -131,6 +140,11 @@ class Grid:
 
     def schedules(self, degrees: Degrees) -> Sequence[ScheduleChoice]:
         """Schedules with virtual stages that run so many micro-batches."""
+        if degrees not in self._choices:
+            self._choices[degrees] = self._runnable(degrees)
+        return self._choices[degrees]
+
+    def _runnable(self, degrees: Degrees) -> Sequence[ScheduleChoice]:
         micro_batches = self.problem.global_batch // (degrees.dp * degrees.micro_batch)
         virtual = self.fixed.get("vp")
         if "layers" in self.fixed and virtual is None:
@@ -157,6 +171,16 @@ class Grid:
             if (UNEQUAL not in without or self.shape.layers % (degrees.pp * choice.vp) == 0)
             and (SPLIT not in without or choice.schedule not in SPLITTING or degrees.pp * choice.vp == 1)
         ]
+
+    def costs(self, shared: SharedCosts, degrees: Degrees, zero: int) -> RankCosts:
+        """Of ranks with a stage of ZeRO, whatever the schedule; what was asked for lately is at hand."""
+        key = (degrees, zero, self.precision, self.dispatcher, self.offload, self.problem.global_batch)
+        if key not in shared.ranks:
+            if len(shared.ranks) >= 8192:
+                shared.ranks.clear()
+            strategy = self.strategy(Subspace(degrees, zero, self.schedules(degrees)[0]))
+            shared.ranks[key] = RankCosts(shared.pricing, strategy)
+        return shared.ranks[key]
 
     def strategy(self, subspace: Subspace, **fields: Any) -> Strategy:
         """A strategy of a family."""

@@ -125,7 +125,7 @@ class SharedCosts(NamedTuple):
 
     Attributes:
         pricing: prices of strategies.
-        ranks: costs of ranks, by all that they depend on (DegreeCosts.costs).
+        ranks: costs of ranks, by all that they depend on (Grid.costs).
     """
 
     pricing: StrategyPricing

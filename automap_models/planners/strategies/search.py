@@ -39,7 +39,6 @@ from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, has_room, least_in_flight
 from automap_models.planners.strategies.closed_forms import estimated_subspaces
 from automap_models.planners.strategies.completion import Completion, Completions, Incumbent, priced
-from automap_models.planners.strategies.degree_costs import DegreeCosts
 from automap_models.planners.strategies.grid import (
     Grid,
     ScheduleChoice,
@@ -119,7 +118,7 @@ class Search:
         self.bounds_s: list[tuple[float, float]] = []  # counted seconds of the search, least bound
         self.entered: set[RankCosts] = set()
         self.incumbent = Incumbent(self.config.gap, self.config.patience) if self.former is None else self.former
-        self.divided = DegreeCosts(self.grid, shared)
+        self.costs = partial(self.grid.costs, shared)
 
     @property
     def best(self) -> Completion | None:
@@ -220,14 +219,11 @@ class Search:
                 break
             alike = degrees._replace(micro_batch=1)
             if alike not in room:
-                least, reserve = (
-                    self.divided.costs(degrees, self.grid.zeros(degrees)[-1]),
-                    self.problem.reserve(degrees.pp),
-                )
+                least, reserve = self.costs(degrees, self.grid.zeros(degrees)[-1]), self.problem.reserve(degrees.pp)
                 room[alike] = has_room(least, self.recompute, reserve)
             if not room[alike]:
                 continue
-            costs = self.divided.costs(degrees, self.grid.zeros(degrees)[0])
+            costs = self.costs(degrees, self.grid.zeros(degrees)[0])
             bounded.append((degrees_bound(costs, self.recompute), degrees))
         return bounded
 
@@ -237,7 +233,7 @@ class Search:
         emptiest = np.min([self.in_flight(degrees, choice) for choice in choices], axis=0)
         zeros = self.grid.zeros(degrees)
         for zero in [zero for zero in zeros if zero != 1 or 2 not in zeros]:  # 2 takes as long, and less memory
-            costs = self.divided.costs(degrees, zero)
+            costs = self.costs(degrees, zero)
             for kinds in self.recompute_sets(costs):
                 of_ranks_s = closed_bound(costs, kinds, emptiest, None, self.limit_s, reserve)
                 subspaces = [Subspace(degrees, zero, choice) for choice in choices]
@@ -258,7 +254,7 @@ class Search:
 
     def node(self, subspace: Subspace, kinds: list[int]) -> Node:
         """A family whose blocks may have these kinds of recomputation."""
-        ranks, reserve = self.divided.costs(subspace.degrees, subspace.zero), self.problem.reserve(subspace.degrees.pp)
+        ranks, reserve = self.costs(subspace.degrees, subspace.zero), self.problem.reserve(subspace.degrees.pp)
         costs = SubspaceCosts(ranks, self.grid.strategy(subspace), reserve)
         return Node(self.problem, costs, ranks.undominated(kinds))
 
@@ -333,7 +329,7 @@ class Search:
         """Simulate so many strategies that are probably good, with cuts that take equally long, and neighbours of the
         best."""
         nodes: list[tuple[float, int, Node]] = []
-        likely = estimated_subspaces(self.grid, self.divided.costs, degree_sets, self.recompute)
+        likely = estimated_subspaces(self.grid, self.costs, degree_sets, self.recompute)
         for estimate_s, subspace in likely[:prices]:
             if self.deadline.passed or not self.near(estimate_s):
                 break

@@ -10,7 +10,7 @@ Seconds and bytes of a stage are sums over its layers, whichever they are. What 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -64,6 +64,7 @@ class RankCosts:
         saved, for_weights: [k, R] bytes of a layer from F to I, and from I to W.
         ends: layers before and after the blocks.
         blocks: [k] how many blocks of the model are of each layer.
+        estimates, bounds: what closed_forms and bounds.degrees_bound say, by all else that it depends on.
     """
 
     def __init__(self, pricing: StrategyPricing, strategy: Strategy) -> None:
@@ -81,6 +82,13 @@ class RankCosts:
         self.saved, self.for_weights = layers.memory[..., 0], layers.memory[..., 1]
         self._columns: dict[tuple[int, ...], Columns] = {}
         self._undominated: dict[tuple[int, ...], list[int]] = {}
+        self.estimates: dict[Hashable, dict[Hashable, float]] = {}
+        self.bounds: dict[tuple[int, ...], float] = {}
+
+    @cached_property
+    def seconds(self) -> FloatArray:
+        """[S, k, R] of all passes of a layer for one micro-batch."""
+        return np.asarray(self.passes.sum(axis=-1))
 
     @cached_property
     def boundary(self) -> float:
@@ -122,13 +130,12 @@ class RankCosts:
     @cached_property
     def step_seconds(self) -> FloatArray:
         """[S, k, R] seconds of a layer in a step: its passes, and its gradients that never hide."""
-        passes = self.strategy.micro_batches * self.passes.sum(axis=-1)
-        return np.asarray(passes + self.gradients[:, :, None])
+        return np.asarray(self.strategy.micro_batches * self.seconds + self.gradients[:, :, None])
 
     @cached_property
     def work_s(self) -> FloatArray:
         """[k] seconds of a layer for one micro-batch, without recomputation, on the rank that takes least."""
-        return np.asarray(self.passes[..., 0, :].sum(axis=-1).min(axis=0))
+        return np.asarray(self.seconds[..., 0].min(axis=0))
 
     @cached_property
     def optimizer(self) -> FloatArray:
@@ -168,7 +175,7 @@ class RankCosts:
 
     def speeds(self) -> FloatArray:
         """[S] shares of the layers with which all ranks take equally long, by what they take for all of them."""
-        alone_s = self.passes[:, :, 0].sum(axis=-1)[:, list(self.work.order)].sum(axis=-1)
+        alone_s = self.seconds[:, list(self.work.order), 0].sum(axis=-1)
         return np.asarray((1.0 / alone_s) / (1.0 / alone_s).sum())
 
     def _least(self, of_groups: list[FloatArray], *, of_slowest: bool = False) -> FloatArray:
@@ -232,7 +239,7 @@ class SubspaceCosts:
         tied = costing.tied if costing.tied_apart else 0.0
         self.room = ranks.room - reserve
         tied_state = sum(state_bytes(strategy, tied, 0.0, costing.trained_bytes))
-        self.room[self.rank_of[-1]] -= costing.logits_bytes + tied_state
+        self.room[self.rank_of[-1]] -= ranks.of_groups[0].logits_bytes + tied_state
         self.tied_s = max(k.tied_s for k in self.of_groups)
         stages, boundary = strategy.stages, ranks.boundary
         crossing = costing.groups.crossing

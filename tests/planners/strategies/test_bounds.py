@@ -23,7 +23,6 @@ from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.planners.strategies.bounds import closed_bound, degrees_bound, least_in_flight, least_time
 from automap_models.planners.strategies.chain_bounds import usual_chains
-from automap_models.planners.strategies.degree_costs import DegreeCosts
 from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.problem import SharedCosts, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation
@@ -92,10 +91,10 @@ def _bounds(problem: StrategyProblem, strategy: Strategy, high_s: float) -> dict
     ranks = RankCosts(pricing, strategy)
     family = SubspaceCosts(ranks, strategy, reserve)
     held = least_in_flight(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
-    relaxation, divided = Relaxation(family, recompute), DegreeCosts(Grid(problem), SharedCosts(pricing, {}))
+    relaxation, grid = Relaxation(family, recompute), Grid(problem)
     division = Degrees(*(getattr(strategy, name) for name in Degrees._fields))
     return {
-        "division": degrees_bound(divided.costs(division, divided.grid.zeros(division)[0]), recompute),
+        "division": degrees_bound(grid.costs(SharedCosts(pricing, {}), division, grid.zeros(division)[0]), recompute),
         "ranks": closed_bound(ranks, recompute, np.minimum(held, 1.0), reserve=reserve),
         "family": closed_bound(ranks, recompute, held, family),
         "few chains": relaxation.solve(0, float("inf")).bound_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -16,9 +17,14 @@ from whole_space import whole_space_problem
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate
+from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.model_work import LayerWork
 from automap_models.core.result import Result
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import RECOMPUTE, ZERO_STAGES, Strategy
+from automap_models.cost.layer_times import StepClock
+from automap_models.cost.recompute import Again
+from automap_models.cost.stage_costs import StageCosts
 from automap_models.errors import BadInput, Infeasible
 from automap_models.export.targets import training_limits
 from automap_models.planners import effort
@@ -36,7 +42,7 @@ from automap_models.planners.strategies.problem import (
 )
 from automap_models.planners.strategies.remedies import what_would_fit
 from automap_models.requests.strategies import searched
-from automap_models.simulate.strategy import StrategyPricing
+from automap_models.simulate.strategy import StrategyPricing, step_seconds
 
 CONFIG = StrategiesConfig(gap=0.0, budget_s=40.0)
 POOR = StrategiesConfig(guesses=0, refined=0, trials=0, nodes=0, exhaustive=0, rounds=0, gap=0.9, budget_s=5.0)
@@ -59,6 +65,29 @@ def solved() -> Result[StrategyProblem, Strategy]:
 @pytest.fixture(scope="module")
 def comparisons() -> Comparisons:
     return Comparisons(solved(), CONFIG)
+
+
+def test_no_strategy_of_a_question_is_priced_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches within frameworks, of kinds and of less memory go over the same strategies: each step is played once,
+    and each layer is timed once however many strategies divide it alike, with micro-batches of all sizes at once."""
+    steps, layers = Counter[Strategy](), Counter[object]()
+
+    def step_s(strategy: Strategy, costs: StageCosts) -> float:
+        steps[strategy] += 1
+        return step_seconds(strategy, costs)
+
+    def layer_s(clock: StepClock, work: LayerWork, block: bool, again: Again) -> FloatArray:
+        s, groups = clock.strategy, clock.groups
+        layers[work, s.tp, s.cp, s.sequence_parallel, groups.tensor, groups.context, clock.shares.sizes] += 1
+        return timed(clock, work, block, again)
+
+    timed = StepClock.layer
+    monkeypatch.setattr("automap_models.simulate.strategy.step_seconds", step_s)
+    monkeypatch.setattr(StepClock, "layer", layer_s)
+    result = searched([replace(PROBLEM, fixed={}, global_batch=16)], StrategiesConfig(), SILENT)
+    assert result.plan in steps and result.compared.kinds
+    assert len(steps) > 200 and set(steps.values()) == {1}
+    assert len(layers) > 20 and set(layers.values()) == {1}
 
 
 def test_each_kind_of_parallelism_has_its_best_strategy(comparisons: Comparisons) -> None:

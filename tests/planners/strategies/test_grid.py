@@ -9,7 +9,6 @@ from strategy_problems import random_problem
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.framework import Degrees
-from automap_models.planners.strategies.degree_costs import DegreeCosts
 from automap_models.planners.strategies.grid import Grid, Subspace
 from automap_models.planners.strategies.problem import UNEQUAL, StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing
@@ -67,8 +66,8 @@ def test_searches_that_go_on_share_the_costs_of_ranks_and_no_others() -> None:
     shared = problem.costs
     grid = Grid(problem)
     division = next(division for division in grid.degree_sets() if grid.schedules(division))
-    first = DegreeCosts(grid, shared).costs(division, 0)
-    assert DegreeCosts(Grid(replace(problem, without=frozenset({UNEQUAL}))), shared).costs(division, 0) is first
-    assert DegreeCosts(Grid(replace(problem, reserve_bytes=1e9)), shared).costs(division, 0) is first
-    more = DegreeCosts(Grid(replace(problem, global_batch=16)), shared).costs(division, 0)
+    first = grid.costs(shared, division, 0)
+    assert Grid(replace(problem, without=frozenset({UNEQUAL}))).costs(shared, division, 0) is first
+    assert Grid(replace(problem, reserve_bytes=1e9)).costs(shared, division, 0) is first
+    more = Grid(replace(problem, global_batch=16)).costs(shared, division, 0)
     assert more.strategy.micro_batches == 2 * first.strategy.micro_batches
