@@ -18,11 +18,12 @@ from typing import Any, Literal
 import msgspec
 
 from automap_models.core.device import StepConstants
-from automap_models.core.strategy import Precision
+from automap_models.core.framework import Limits
+from automap_models.core.strategy import PRECISIONS, RECOMPUTE, ZERO_STAGES, Precision, Recompute
 from automap_models.cost.runtime import CAST_GRADIENT_BYTES, Runtime
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_text
-from automap_models.formats.schema import Text, convert, document_of, find_yaml, load_yaml, shipped_names
+from automap_models.formats.schema import Document, Text, convert, document_of, find_yaml, load_yaml, shipped_names
 from automap_models.simulate.runtime_numbers import NUMBERS
 
 SequenceParallel = Literal["never", "with tp", "with selective recomputation"]
@@ -41,6 +42,16 @@ WITHOUT_FLASH = frozenset({"v100", "t4"})
 """Devices for which FlashAttention has no kernel: it asks for compute capability 8.0."""
 HOPPER = frozenset({"h100", "h100-96", "h200", "b200", "gb200", "b300", "gb300"})
 """Devices that there are flash kernels for which are written for Hopper and later devices."""
+
+
+class Runs(Document, kw_only=True):
+    """What a program runs of which no plan is written: fields of `core.framework.Limits`."""
+
+    schedules: tuple[Text, ...]
+    zeros: tuple[Literal[0, 1, 2, 3], ...] = ZERO_STAGES
+    recompute: tuple[Recompute, ...] = RECOMPUTE
+    precisions: tuple[Precision, ...] = PRECISIONS
+    undivided: tuple[Literal["tp", "pp", "cp", "ep"], ...] = ()
 
 
 AsInRuntime: Any = document_of(Runtime, "name", "flash", "gradient_bytes", "gradient_moved_bytes", "weighs_within")
@@ -78,6 +89,8 @@ class RuntimeFile(AsInRuntime, kw_only=True):
             one, of all steps or of those of mixtures, with numbers that are fitted to the others
             (benchmarks/results/runtimes.md); None where that is not known.
         fitted_to: sources of the measured steps that its numbers are fitted to.
+        runs: which strategies it runs, or the target of `automap export` whose these are; None: that of its name, and
+            without one all.
     """
 
     name: str
@@ -104,6 +117,19 @@ class RuntimeFile(AsInRuntime, kw_only=True):
     left_out: tuple[float, float] | None = None
     mixtures_left_out: tuple[float, float] | None = None
     fitted_to: tuple[Text, ...] = ()
+    runs: Text | Runs | None = None
+
+    def limits(self, targets: Mapping[str, Limits]) -> Limits | None:
+        """What it runs; None where nobody says.
+
+        Args:
+            targets: name → what a target can express.
+        """
+        if isinstance(self.runs, Runs):
+            runs = msgspec.structs.asdict(self.runs)
+            schedules = {name: name for name in runs.pop("schedules")}
+            return Limits(name=self.name, schedules=schedules, **runs)
+        return targets.get(self.runs or self.name)
 
     def runtime(self, precision: Precision, device: str, year: int = TODAY, *, flash: bool = True) -> Runtime:
         """What it makes of a strategy.

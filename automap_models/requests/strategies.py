@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate, strategy_in_words
+from automap_models.core.framework import Limits
 from automap_models.core.model_work import ModelWork
 from automap_models.core.plan import Plan
 from automap_models.core.result import Result
@@ -23,7 +24,7 @@ from automap_models.cost.profile_layers import ProfileWork
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
 from automap_models.export.target import Source as PlanSource
-from automap_models.export.targets import strategy_limits, target_by_name, training_limits
+from automap_models.export.targets import TARGETS, strategy_limits, target_by_name, training_limits
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import read_kinds
 from automap_models.formats.runtime_yaml import known_runtimes, read_runtime, split_layers
@@ -134,9 +135,7 @@ def strategy_problem(request: StrategyRequest, watch: Watch) -> StrategyProblem:
     """What is searched: the model on the cluster, within what is asked of its strategies."""
     cluster = request.cluster
     work, batch, fixed = _divided(request, watch)
-    within = training_limits().get(str(request.runtime))  # a shipped runtime's framework is what runs the strategy
-    if request.target is not None:
-        within = strategy_limits(request.target)
+    within = _runtime_limits(request.runtime) if request.target is None else strategy_limits(request.target)
     device = device_on(cluster, request.device)
     devices = [*read_kinds(cluster).values()] or [device]
     shape = work("").shape
@@ -220,7 +219,7 @@ def frameworks_of(result: Result[StrategyProblem, Strategy]) -> list[str]:
     """Targets that train the strategy of a search; the one that it is for, where it is for one."""
     problem, strategy = result.problem, result.plan
     within = training_limits()
-    if problem.within is not None or strategy is None:
+    if strategy is None or problem.within in within.values():
         return [name for name, limits in within.items() if limits == problem.within]
     return [name for name, limits in within.items() if is_trained(problem, strategy, limits)]
 
@@ -324,13 +323,18 @@ def _named_runtime(request: StrategyRequest, precision: Precision, device: Devic
     return replace(runtime, name=str(named or ""), flash=runtime.flash and request.flash)
 
 
+def _runtime_limits(runtime: Runtime | str | Path | None) -> Limits | None:
+    """What a runtime that is named, or in a file, runs; None where nobody says."""
+    return None if runtime is None or isinstance(runtime, Runtime) else read_runtime(runtime).limits(training_limits())
+
+
 def _require_runtime(named: str | Path | None, fields: Mapping[str, Any]) -> None:
     """Refuse what the framework that a shipped runtime is of does not have, which its numbers do not tell of.
 
     Raises:
         BadInput: a field asks for it; says what the framework has instead.
     """
-    limits = training_limits().get(str(named))
+    limits = _runtime_limits(named)
     for name in ("schedule", "precision", "dispatcher", "offload", "zero"):
         objection = limits.field_objection(name, fields[name]) if limits is not None and name in fields else None
         if objection is not None:
@@ -371,7 +375,7 @@ def gap(result: Result[StrategyProblem, Strategy]) -> float | None:
 def command_line(result: StrategyResult) -> tuple[str | None, tuple[str, ...]]:
     """What starts the strategy under the framework that it is for, and notes; None where that reads a file instead."""
     within, best, cluster = result.problem.within, result.cost, result.problem.cluster
-    if within is None:
+    if within is None or within.name not in TARGETS:
         return None, ()
     written = target_by_name(within.name).write(PlanSource(Plan.of_strategy(best)), Path("plan"))
     alike = cluster.nodes * cluster.devices_per_node == cluster.devices

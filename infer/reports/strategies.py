@@ -14,7 +14,7 @@ from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_wor
 from automap_models.core.result import Result
 from automap_models.core.strategy import ONCE_A_NODE, Strategy
 from automap_models.core.units import counted, percent, seconds, size, span
-from automap_models.export.targets import training_limits
+from automap_models.export.targets import TARGETS, training_limits
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners.strategies.compare import NO_FRAMEWORK, Alternative
 from automap_models.planners.strategies.problem import StrategyProblem
@@ -116,7 +116,7 @@ def _next(searched: StrategyResult) -> Iterator[RenderableType]:
         arguments = command.replace(" ", "\xa0").replace("\xa0--", " --")  # an option and its value stand on one line
         lines = textwrap.wrap(arguments, 94, break_long_words=False, break_on_hyphens=False)
         yield Text(" \\\n    ".join(lines).replace("\xa0", " ") + "\n", no_wrap=True, overflow="ignore")
-    if within is None:
+    if within is None or within.name not in TARGETS:
         names = frameworks_of(searched)
         every = f"--for {', '.join(training_limits())}: the best strategy that it runs; none of them runs this one"
         further = f"--for {', '.join(names)}: its command line or configuration" if names else every

@@ -13,6 +13,7 @@ from msgspec.structs import replace as replace_fields
 
 from automap_models.core.device import USUAL
 from automap_models.errors import BadInput
+from automap_models.export.targets import training_limits
 from automap_models.formats.measured_rows import ASYNC_OVERLAP
 from automap_models.formats.runtime_yaml import (
     TODAY,
@@ -149,6 +150,8 @@ def test_a_runtime_of_one_s_own_runs_its_systems_and_those_that_nobody_knows() -
         ("name: a\nabout: b\ndispatcher: pigeons\n", "pigeons"),
         ("name: a\nabout: b\nhost_s: .inf\n", "is not valid YAML in line 3"),
         ("[1]\n", "not"),
+        ("name: a\nabout: b\nruns: {zeros: [1]}\n", "schedules"),
+        ("name: a\nabout: b\nruns: {schedules: [1f1b], zeros: [4]}\n", "4"),
     ],
 )
 def test_a_file_that_is_no_runtime_is_refused_in_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
@@ -167,3 +170,12 @@ def test_what_runs_beside_its_own_sums_on_ascend_hides_what_asynchronous_product
     """MindSpeed's rows were priced as of no program in particular, whose sums go beside nothing: 30 % off, 19 % now."""
     assert runtime_named("MindSpeed-LLM 1.0.RC3", None).name == "mindspeed"
     assert read_runtime("mindspeed").tensor_overlap == ASYNC_OVERLAP
+
+
+def test_a_runtime_runs_what_its_target_does_or_what_its_file_says() -> None:
+    targets = training_limits()
+    assert read_runtime("megatron").limits(targets) is read_runtime("mindspeed").limits(targets) is targets["megatron"]
+    assert read_runtime("general").limits(targets) is None
+    nanotron = read_runtime("nanotron").limits(targets)
+    assert nanotron is not None
+    assert (nanotron.name, nanotron.zeros, [*nanotron.schedules]) == ("nanotron", (0, 1), ["1f1b", "gpipe"])

@@ -27,7 +27,7 @@ BUDGET = {
     "cost": (4_005, 20),
     "envs": (1_509, 12),
     "export": (2_481, 17),
-    "formats": (5_274, 21),
+    "formats": (5_300, 21),
     "importing": (2_143, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -39,7 +39,7 @@ BUDGET = {
     "planners/staged": (3_336, 19),
     "planners/strategies": (3_301, 14),
     "plots": (1_236, 9),
-    "requests": (2_766, 15),
+    "requests": (2_770, 15),
     "rl": (960, 9),
     "serve": (1_105, 7),
     "run": (4_708, 24),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_118, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_386, "files": 428, "compiled": 75, "numbers": 265}
+TOTALS = {"lines": 77_416, "files": 428, "compiled": 75, "numbers": 265}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -274,7 +274,10 @@ def test_what_compares_texts_with_images_is_refused_by_programs_that_have_no_suc
     facts = work_of(values).facts
     limits = training_limits()
     strategy = Strategy(micro_batch=1, global_batch=1)
-    assert {name for name, one in limits.items() if one.objection(strategy, facts) is None} == {"deepspeed", "accelerate"}
+    assert {name for name, one in limits.items() if one.objection(strategy, facts) is None} == {
+        "deepspeed",
+        "accelerate",
+    }
 
 
 def configuration_of_pair(model_type: str) -> dict[str, Any]:

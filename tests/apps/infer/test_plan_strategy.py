@@ -219,7 +219,24 @@ def test_a_price_says_which_program_s_it_is_and_how_far_off(
     assert error in printed
 
 
-@pytest.mark.parametrize("runtime", ["megatron", "deepspeed"])
+@pytest.mark.parametrize(
+    ("runtime", "options", "sentence"),
+    [
+        ("nanotron", ["--zero", "3"], "--zero: nanotron has no ZeRO-3; take zero 0 or 1, or another --runtime"),
+        ("nanotron", ["--schedule", "zb-v"], "--schedule: nanotron does not run schedule zb-v"),
+        ("nanotron", ["--precision", "fp8"], "--precision: "),
+        ("mindspeed", ["--zero", "2"], "--zero: megatron has no ZeRO-2"),
+    ],
+)
+def test_what_a_runtime_lacks_is_refused_with_what_it_has(
+    runtime: str, options: list[str], sentence: str, files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """nanotron was told to take ZeRO-3, which it does not have."""
+    assert main([*files, "--global-batch", "16", "--runtime", runtime, "--price", *options]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("runtime", ["megatron", "deepspeed", "nanotron"])
 def test_a_runtime_s_strategy_is_one_that_its_program_runs(
     runtime: str, files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
