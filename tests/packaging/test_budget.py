@@ -45,7 +45,7 @@ BUDGET = {
     "run": (4_708, 24),
     "simulate": (1_759, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_004, 35),
+    "workloads": (6_012, 35),
     "zoo": (1, 1),
     "infer": (6_068, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_118, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_416, "files": 428, "compiled": 75, "numbers": 265}
+TOTALS = {"lines": 77_424, "files": 428, "compiled": 75, "numbers": 265}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
