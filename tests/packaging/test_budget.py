@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (2_845, 13),
     "workloads": (6_012, 35),
     "zoo": (1, 1),
-    "infer": (6_070, 37),
+    "infer": (6_073, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_118, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_467, "files": 428, "compiled": 75, "numbers": 265}
+TOTALS = {"lines": 77_470, "files": 428, "compiled": 75, "numbers": 265}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
