@@ -248,6 +248,27 @@ def _mappings(text: str) -> Iterator[tuple[Path, Mapped]]:
     yield from inside(yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader), ())
 
 
+_STARTS = re.compile(r"\b(torchrun|python3?)\b")
+
+
+def script(text: str) -> Span | None:
+    """Where the literal block of a YAML text lies that starts a program, by torchrun, or the longest; None without."""
+
+    def scalars(node: Any) -> Iterator[yaml.ScalarNode]:
+        if isinstance(node, yaml.ScalarNode):
+            yield node
+        for part in node.value if isinstance(node, yaml.CollectionNode) else ():
+            for one in part if isinstance(part, tuple) else (part,):
+                yield from scalars(one)
+
+    nodes = scalars(yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader))
+    blocks = [node for node in nodes if node.style == "|" and _STARTS.search(node.value)]
+    if not blocks:
+        return None
+    block = max(blocks, key=lambda node: ("torchrun" in node.value, len(node.value)))
+    return text.index("\n", block.start_mark.index) + 1, block.end_mark.index
+
+
 def _edited(text: str, mappings: Mapping[Path, Mapped], new: Mapping[Path, Any]) -> str:
     """The text with other values in place, and new ones behind the last of their mapping."""
     written, added = dict[tuple[Span, bool], Any](), dict[Path, Values]()

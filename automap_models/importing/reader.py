@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.formats.schema import located
 from automap_models.importing import deepspeed, documents, megatron, overrides, table, torchtitan
@@ -48,10 +51,27 @@ def _read(path: Path, text: str, ending: str, variables: Mapping[str, str], voca
     if ending == ".py":
         return deepspeed.read(document.values, str(path))
     target = table.table_of(document)
+    if target is None and ending != ".json" and (script := documents.script(text)) is not None:
+        envs = document.values.get("envs")
+        inside = {name: str(value) for name, value in envs.items()} if isinstance(envs, dict) else {}
+        return _task(text, script, {**inside, **variables}, vocabulary)
     if target is None:
         do = "give a configuration of a program that the help of `automap doctor` lists, or a script of Megatron"
         raise BadInput("is of no program that is known", do=do)
     return table.read(document, target, path, vocabulary)
+
+
+def _task(text: str, script: documents.Span, variables: Mapping[str, str], vocabulary: int | None) -> Setting:
+    """What the script in a task of SkyPilot or a job of Kubernetes says, whose lines stay where they are."""
+    begin, end = script
+    before, after = (re.sub(r"\S", " ", part) for part in (text[:begin], text[end:]))
+    setting = _command(before + text[begin:end] + after, variables, vocabulary)
+
+    def rewrite(strategy: Strategy) -> str:
+        written = setting.rewrite(strategy)
+        return text[:begin] + written[begin : len(written) - len(after)] + text[end:]
+
+    return replace(setting, text=text, rewrite=rewrite)
 
 
 def _command(text: str, variables: Mapping[str, str], vocabulary: int | None) -> Setting:

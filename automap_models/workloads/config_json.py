@@ -57,10 +57,12 @@ class ConfiguredModel(NamedTuple):
 def is_config(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a Hugging Face config: by its name, or as a small JSON mapping with the key model_type.
 
+    So is a folder that holds one.
+
     Raises:
         BadInput: the file cannot be read.
     """
-    if Path(path).name == "config.json":
+    if _file(path).name == "config.json":
         return True
     if Path(path).suffix != ".json" or Path(path).stat().st_size > LARGEST_CONFIG_BYTES:
         return False
@@ -71,7 +73,7 @@ def is_config(path: str | os.PathLike[str]) -> bool:
 
 
 def read_config(path: str | os.PathLike[str], **options: Any) -> ConfiguredModel:
-    """The model of a config.json.
+    """The model of a config.json, or of a folder with one.
 
     Args:
         options: fields of ConfigOptions.
@@ -80,10 +82,16 @@ def read_config(path: str | os.PathLike[str], **options: Any) -> ConfiguredModel
         BadInput: the file cannot be read, is no JSON, names an unknown family, lacks a key of its family, or holds a
             size that cannot be meant; an option is asked for of a model that has nothing of it.
     """
-    file = Path(path)
+    file = _file(path)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
-    content = read_bytes(path, LARGEST_CONFIG_BYTES)
-    return decode_config(content, name, where=str(path), **options)
+    content = read_bytes(file, LARGEST_CONFIG_BYTES)
+    return decode_config(content, name, where=str(file), **options)
+
+
+def _file(path: str | os.PathLike[str]) -> Path:
+    """The file; of a folder, such as those that are downloaded from the hub, its config.json, if it has one."""
+    inside = Path(path) / "config.json"
+    return inside if inside.is_file() else Path(path)
 
 
 def decode_config(content: bytes, name: str, *, where: str, **options: Any) -> ConfiguredModel:

@@ -30,8 +30,10 @@ EPILOG = """COMMAND|FILE is one of
   TOML                       of torchtitan up to 0.2
   JSON                       of DeepSpeed
   YAML                       of Accelerate (FSDP, ParallelismConfig, DeepSpeed, Megatron-LM), axolotl, LLaMA-Factory,
-                             NeMo, Megatron-Bridge, verl (its actor)
-  .args, .py, .yaml          what automap-export writes for megatron, megatron-bridge, torchtitan and deepspeed
+                             NeMo, Megatron-Bridge, verl (its actor); a task of SkyPilot or a job of Kubernetes whose
+                             script starts Megatron-LM
+  .args, .py, .yaml          what automap-export writes for megatron, megatron-bridge, torchtitan, deepspeed and
+                             accelerate, and what launches Megatron (--launch)
 
 It says what the program refuses at start-up, what a step takes and consists of, whether it fits, and what a better
 setting is: as the lines of the same file that change. A setting that is not known is named and asked for.

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from automap_models.export.targets import PLANNED_FOR
 from automap_models.formats.hardware_yaml import write_device
 from automap_models.formats.runtime_yaml import write_runtime
 from automap_models.requests import CalibrateRequest
@@ -45,7 +46,9 @@ def report(request: CalibrateRequest, answer: Calibrated) -> Report:
             write_fitted_device(path)
             return
         about = f"{request.runtime}, its numbers fitted to {rows} on {date.today()}"
-        named = msgspec.structs.replace(answer.runtime, name=path.stem, about=about)
+        base = answer.runtime
+        runs = base.runs or (base.name if base.name in PLANNED_FOR else None)
+        named = msgspec.structs.replace(base, name=path.stem, about=about, runs=runs)
         write_runtime(path, named, comment(answer, f"Numbers of {request.runtime}", rows))
 
     def write_fitted_device(path: Path) -> None:

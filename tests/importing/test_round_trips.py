@@ -14,6 +14,7 @@ from drawn_plans import Rng, draw_data_parallel, draw_strategy, strategy_source
 from automap_models.core.passes import build_schedule
 from automap_models.core.strategy import MODULES, Strategy
 from automap_models.errors import BadInput
+from automap_models.export.launch import LAUNCHERS, Job
 from automap_models.export.model_blocks import Inexpressible
 from automap_models.export.targets import target_by_name
 from automap_models.export.torchtitan import BY_ROWS
@@ -78,6 +79,28 @@ def rows(s: Strategy, schedule: str) -> str:
         return str(build_schedule(schedule, s.pp, s.micro_batches, s.vp))
     except BadInput:
         return schedule
+
+
+@pytest.mark.parametrize("draws", counts(30, 60, 1000))
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_what_launches_megatron_is_read_as_it_was_drawn(launcher: str, draws: int, tmp_path: Path) -> None:
+    """A script, and the scripts in a task of SkyPilot and a job of Kubernetes; what is changed stays in its place."""
+    write, ending, _ = LAUNCHERS[launcher]
+    rng, path, expressible = np.random.default_rng(5), tmp_path / f"job{ending}", 0
+    while expressible < draws:
+        strategy = drawn(rng)
+        try:
+            written = target_by_name("megatron").write(strategy_source(strategy), path)
+        except Inexpressible:
+            continue
+        path.write_text(
+            write(Job("job", written.program, {"NAME": "1"}, strategy.devices, 1, "h100")), encoding="utf-8"
+        )
+        setting = read_setting(str(path), {})
+        read = setting.strategy(strategy.devices)
+        assert comparable("megatron", read) == comparable("megatron", strategy), path.read_text("utf-8")
+        assert setting.rewrite(read) == setting.text == path.read_text("utf-8")
+        expressible += 1
 
 
 @pytest.mark.parametrize("draws", counts(30, 60, 1000))

@@ -18,6 +18,7 @@ from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.sharding_rules import RuledModule
 from automap_models.workloads.catalogue import MODEL_TYPES, WORKLOADS
+from automap_models.workloads.catalogue import PUBLISHED as CONFIGS
 from automap_models.workloads.config_families import TYPES, families, read_key
 from automap_models.workloads.config_json import decode_config, is_config, read_config
 from automap_models.workloads.registry import configured, sized
@@ -406,3 +407,14 @@ def test_what_a_size_is_without_its_key_is_of_its_type(family: str) -> None:
         _, default = read_key(text)
         if default not in (None, msgspec.NODEFAULT):
             assert msgspec.convert(default, TYPES[size], strict=True) == default
+
+
+def test_a_folder_that_was_downloaded_is_the_model_of_its_config(tmp_path: Path) -> None:
+    """`automap plan ./Llama-3.1-8B`, which "cannot be read (Is a directory)"."""
+    folder = tmp_path / "Llama-3.1-8B"
+    folder.mkdir()
+    assert not is_config(folder)
+    (folder / "config.json").write_bytes((CONFIGS / "llama3-8b.json").read_bytes())
+    assert is_config(folder)
+    assert read_config(folder) == read_config(folder / "config.json")
+    assert read_config(folder).name == "Llama-3.1-8B"

@@ -316,6 +316,10 @@ def test_a_file_comes_before_a_name_that_is_not_written_as_in_the_list(
     (tmp_path / "google").mkdir()
     (tmp_path / "google" / "gemma-2b").write_bytes(b"")
     assert source_kind("google/gemma-2b") is SourceKind.PROFILE
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "llama-2-7b").mkdir()
+    (tmp_path / "meta" / "llama-2-7b" / "config.json").write_text('{"model_type": "gemma"}')
+    assert source_kind("meta/llama-2-7b") is SourceKind.CONFIG  # a folder that was downloaded
     (tmp_path / "gemma-2b").write_bytes(b"")
     assert source_kind("gemma-2b") is SourceKind.WORKLOAD
 

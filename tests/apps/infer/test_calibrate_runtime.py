@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from automap_models.cost.measured_step import MeasuredStep
+from automap_models.export.targets import training_limits
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.formats.runtime_yaml import file_with, read_runtime
@@ -93,6 +94,7 @@ def test_one_node_gives_a_runtime_that_prices_four(ours: tuple[dict[str, Any], P
     assert "to node.json: steps of our cluster (4)." in text.splitlines()[0]
     runtime = read_runtime(out)
     assert (runtime.name, runtime.systems, runtime.routing) == ("ours", TRUE.systems, 0.85)
+    assert runtime.limits(training_limits()) is training_limits()["megatron"]  # it was fitted to: it runs no more
     assert runtime.left_out is not None
     assert runtime.mixtures_left_out is None
     (wide,) = read_measured_steps(written([row("e", 32, 8)], tmp_path / "wide.json"), runtime)
