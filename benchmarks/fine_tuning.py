@@ -70,6 +70,7 @@ def of_litgpt() -> Iterator[Peak]:
     """Llama 2 in LitGPT."""
     for model, quantized, samples, measured in LITGPT:
         options: dict[str, Any] = {"lora": "8:q,v", "quantize": quantized, "states": "bf16", "micro_batch": samples}
+        options["runtime"] = "fsdp"  # an eager program
         price = am.price(model, gpus="1xa100", sequence=1304, global_batch=128, **options)
         name, tensors = f"{model}, {samples} × 1,304{in_words(quantized)}", price.peak_memory - price.memory[0].runtime
         yield Peak("LitGPT", name, measured * 1e9, tensors)

@@ -172,6 +172,7 @@ def drawn_runtime(draw: np.random.Generator) -> Runtime:
         graphed=float(other.choice([0.0, 0.5])),
         sum_host_s=float(other.choice([0.0, 1e-3])),
         bucket_bytes=float(other.choice([0.0, 1e5])),
+        eager=bool(other.integers(2)),
     )
 
 

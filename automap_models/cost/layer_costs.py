@@ -203,6 +203,8 @@ class LayerCosting:
             return memory
         saved, for_weights = (shares.bytes_of(part)[:, None] for part in (layer.saved, layer.saved_for_weights))
         discarded = shares.bytes_of(layer.saved.made_by(bits))
+        if runtime.eager:
+            saved = saved + shares.bytes_of(layer.saved_eagerly)[:, None]
         if runtime.weighs_within:
             saved = saved - shares.bytes_of(layer.exchanged)[:, None]
             discarded = discarded - shares.bytes_of(layer.exchanged.made_by(bits))

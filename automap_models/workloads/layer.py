@@ -92,7 +92,7 @@ class Layer:
         training: what of it is trained.
         parameters: number of them in each tensor that is trained, with its mark.
         frozen: tensors that are not.
-        sums_forward, sums_backward, exchanged, saved_core, context: values, see LayerWork.
+        sums_forward, sums_backward, exchanged, saved_core, saved_eagerly, context: values, see LayerWork.
         document: tokens that attention reads at most.
     """
 
@@ -105,6 +105,7 @@ class Layer:
     sums_backward: list[Value] = field(default_factory=list)
     exchanged: list[Value] = field(default_factory=list)
     saved_core: list[Value] = field(default_factory=list)
+    saved_eagerly: list[Value] = field(default_factory=list)
     context: list[Value] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -310,7 +311,10 @@ class Layer:
         for _ in range(1 + layer_norm):
             self.hold(*scale.size, "norm")
         self._norms[x].append(scale)
-        self.save(x, for_weights=self.training.trains("norm"))
+        trains = self.training.trains("norm")
+        self.save(x, for_weights=trains)
+        if not layer_norm:  # x in fp32 in place of 16 bits, and what the scale multiplies
+            self.saved_eagerly.append(self.like(x, 4 if trains else 2))
         return y
 
     def activation(self, y: Value, *, relu: bool = False) -> Value:
@@ -342,6 +346,7 @@ class Layer:
         self.memory(INPUT, inner, z, gate)
         self.memory(INPUT, gate, z, gate, inner)
         self.save(gate, inner)
+        self.saved_eagerly.append(z)  # as large as the activation of the gate
         return z
 
     def dropout(self, x: Value, share: float) -> tuple[Value, ...]:
@@ -373,7 +378,7 @@ class Layer:
         backward, makers = self.training.backward, self._makers | dict.fromkeys(self._results, 0)
         if not backward:
             self._kernels = [kernel for kernel in self._kernels if kernel[0] is FORWARD]
-            self._saved, self.saved_core, self.sums_backward = {}, [], []
+            self._saved, self.saved_core, self.saved_eagerly, self.sums_backward = {}, [], [], []
         return LayerWork(
             name=name,
             kernels=_kernels(self._kernels),
@@ -390,6 +395,7 @@ class Layer:
             copies=sum(value.shape[0] * value.shape[1] for value in self.exchanged) / self.tokens,
             frozen=_bytes_of(self.frozen),
             unpacked=_bytes_of(sorted(self._unpacked, key=lambda matrix: matrix.nbytes)[-1:]),
+            saved_eagerly=_bytes_of(self.saved_eagerly),
             backward=backward,
         )
 

@@ -161,7 +161,7 @@ def core(
     layer.memory(FORWARD, mixed, mixed, core=True)  # heads of a token side by side again
     layer.memory(INPUT, mixed, mixed, core=True)
     layer.memory(INPUT, v, v, core=True)
-    layer.save(q, k, v)
+    layer.save(q, k, v, mixed)  # its result, too: gradients of flash kernels read it
     layer.context.extend((k, v))
     return mixed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
@@ -15,6 +15,7 @@ from automap_models.core.strategy import Dispatcher, Strategy
 from automap_models.core.sublayer_sizes import Mixture
 from automap_models.cost.layer_costs import LayerCosting, LayerCosts
 from automap_models.cost.layer_times import StepClock
+from automap_models.cost.runtime import Runtime
 from automap_models.workloads.sizes import DecoderConfig
 from automap_models.workloads.transformer import model_work
 
@@ -59,3 +60,14 @@ def test_layers_without_experts_are_timed_once_however_experts_are_divided(monke
         costs(costing, strategy)
     assert len(WORK.layers) == 3
     assert timed[0] == 3 * 2 + 3 * (3 * 2)
+
+
+def test_an_eager_program_saves_norms_inputs_in_fp32_and_what_gates_multiply() -> None:
+    """Of a block of two norms 2·4·s·h bytes more, on a half of the tokens each, and 2·s·f, half of the columns each."""
+    config = DecoderConfig(width=128, heads=4, layers=2, vocabulary=512, feed_forward=256, gated=True)
+    work = model_work(replace(config, root_mean_square=True), "gated", 64, "bfloat16")
+    strategy = Strategy(micro_batch=1, global_batch=4, tp=2, dp=4, sequence_parallel=True)
+    fused, eager = (
+        costs(LayerCosting(work, CLUSTER, DEVICE, Runtime(eager=eager)), strategy).memory[1] for eager in (False, True)
+    )
+    assert (eager - fused)[0, 0] == 64 * (8 * 128 + 2 * 256) / 2

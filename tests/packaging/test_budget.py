@@ -23,8 +23,8 @@ import pytest
 
 BUDGET = {
     "automap_models": (968, 8),
-    "core": (8_037, 37),
-    "cost": (4_005, 20),
+    "core": (8_039, 37),
+    "cost": (4_009, 20),
     "envs": (1_509, 12),
     "export": (2_481, 17),
     "formats": (5_300, 21),
@@ -45,15 +45,15 @@ BUDGET = {
     "run": (4_708, 24),
     "simulate": (1_759, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_012, 35),
+    "workloads": (6_018, 35),
     "zoo": (1, 1),
     "infer": (6_073, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_118, 33),
+    "benchmarks": (6_119, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_470, "files": 428, "compiled": 75, "numbers": 265}
+TOTALS = {"lines": 77_482, "files": 428, "compiled": 75, "numbers": 265}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
