@@ -484,15 +484,13 @@ def _plan_source(plan: object) -> PlanSource:
     from automap_models.export.target import Source as PlanSource
 
     if isinstance(plan, PlannedResult):
-        model = (
-            plan.exploration.space.model if isinstance(plan, ExploredResult) else ProfiledModel(plan.problem.profile)
-        )
+        explored = plan.exploration.space.model if isinstance(plan, ExploredResult) else None
+        model = explored or ProfiledModel(plan.problem.profile)
         return PlanSource(staged_document(plan).plan("the plan"), plan, model)
     priced = plan.cost if isinstance(plan, Result) else plan
     if isinstance(priced, Estimate):
         return PlanSource(Plan.of_strategy(priced))
-    do = "give a result of `am.plan`, a price, or the file of a plan"
-    raise BadInput(is_of_type(plan), where="`plan`", do=do)
+    raise BadInput(is_of_type(plan), where="`plan`", do="give a result of `am.plan`, a price, or the file of a plan")
 
 
 def _topo(cluster: Cluster | PathLike | None, gpus: str | None = None) -> str | Cluster:

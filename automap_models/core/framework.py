@@ -128,6 +128,11 @@ def any_sequence(_: Divided) -> int:
     return 1
 
 
+def both_halves(divided: Divided) -> int:
+    """Context parallelism gives every device a part from the beginning of a sample and one from its end."""
+    return 2 * divided.cp if divided.cp > 1 else 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """What a framework can express.

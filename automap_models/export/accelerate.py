@@ -12,17 +12,12 @@ from typing import Any
 
 import yaml
 
-from automap_models.core.framework import Divided, Limits
+from automap_models.core.framework import Limits, both_halves
 from automap_models.export.model_blocks import BlockPlan, block_target
 from automap_models.export.target import Written, parser_module, require_same
 
 NAME = "accelerate"
 DISTRIBUTION = "accelerate"
-
-
-def _halves(divided: Divided) -> int:
-    """Every device of cp has two parts of a sample, one of its first and one of its second half."""
-    return 2 * divided.cp if divided.cp > 1 else 1
 
 
 LIMITS = Limits(
@@ -34,7 +29,7 @@ LIMITS = Limits(
     recompute=("none", "full"),
     precisions=("fp32", "fp16", "bf16"),
     undivided=("tp", "pp", "ep"),
-    sequence=_halves,
+    sequence=both_halves,
     any_training=True,
 )
 
@@ -53,9 +48,10 @@ def write(plan: BlockPlan, path: Path) -> Written:
 def config(plan: BlockPlan) -> dict[str, Any]:
     """Accelerate's configuration; of several machines, how many there are and which one this is the command says."""
     s = plan.strategy
+    alone = "NO" if s.devices == 1 else "MULTI_GPU"
     common: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "FSDP" if s.zero else "MULTI_GPU",
+        "distributed_type": "FSDP" if s.zero else alone,
         "mixed_precision": "no" if s.precision == "fp32" else s.precision,
         "num_processes": s.devices,
     }
@@ -81,7 +77,7 @@ def check(plan: BlockPlan, path: Path) -> None:
     """Accelerate reads the file, and its meshes have the plan's devices."""
     s = plan.strategy
     read = parser_module("accelerate.commands.config.config_args", DISTRIBUTION).load_config_from_file(str(path))
-    require_same("kind", read.distributed_type.value, "FSDP" if s.zero else "MULTI_GPU")
+    require_same("kind", read.distributed_type.value, config(plan)["distributed_type"])
     require_same("devices", read.num_processes, s.devices)
     require_same("precision", read.mixed_precision, "no" if s.precision == "fp32" else s.precision)
     require_same("FSDP", bool(read.fsdp_config), bool(s.zero))

@@ -92,9 +92,7 @@ def check(plan: BlockPlan, path: Path) -> None:
     reader = parser_module("galvatron.utils.config_utils", DISTRIBUTION)
     written = json.loads(path.read_text("utf-8"))
     strategy = reader.config2strategy(written)
-    if (
-        len(strategy) == 9
-    ):  # since 2.4.1 with context parallelism, of the layers the third and of the vocabulary the last
+    if len(strategy) == 9:  # since 2.4.1 context parallelism of the layers is the third, of the vocabulary the last
         strategy = (*strategy[:2], *strategy[3:8])
     pp, tensor, _, dp_types, _, vocabulary, _ = strategy
     of_layers = [t for t, count in zip(plan.tensor, plan.layers, strict=True) for _ in range(count)]

@@ -17,18 +17,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from automap_models.core.framework import Divided, Limits
+from automap_models.core.framework import Limits, both_halves
 from automap_models.core.strategy import MODULES, ONCE_A_NODE, RECOMPUTE, Strategy, modules_of
 from automap_models.export.model_blocks import BlockPlan, block_target
 from automap_models.export.target import Written, parser_module, require_same
 
 NAME = "megatron"
 DISTRIBUTION = "megatron-core"
-
-
-def _multiple(divided: Divided) -> int:
-    """Context parallelism gives every device a part from the beginning of a sample and one from its end."""
-    return 2 * divided.cp if divided.cp > 1 else 1
 
 
 LIMITS = Limits(
@@ -40,7 +35,7 @@ LIMITS = Limits(
     zeros=(0, 1),
     whole_rounds=True,
     stacked=False,
-    sequence=_multiple,
+    sequence=both_halves,
     dispatchers=("deepep", "hybridep", "alltoall", "allgather"),
     recompute=RECOMPUTE,
     offloads=("none", "optimizer"),

@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from automap_models.core.framework import Divided, Limits
+from automap_models.core.framework import Divided, Limits, both_halves
 from automap_models.core.passes import Schedule
 from automap_models.core.strategy import Strategy
 from automap_models.export import torch_csv
@@ -31,8 +31,7 @@ BY_ROWS = "PipelineScheduleMulti"
 
 def _multiple(divided: Divided) -> int:
     """Of what torchtitan's trainer wants the tokens of a sample to be a multiple."""
-    shared = divided.tp if divided.sequence_parallel else 1
-    return shared * (2 * divided.cp if divided.cp > 1 else 1)
+    return (divided.tp if divided.sequence_parallel else 1) * both_halves(divided)
 
 
 LIMITS = Limits(

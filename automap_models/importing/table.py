@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path as File
 from typing import Any
 
+from automap_models.core.framework import any_sequence
 from automap_models.core.strategy import Strategy
 from automap_models.core.tuning import Training
 from automap_models.errors import BadInput
@@ -29,8 +30,8 @@ from automap_models.workloads.catalogue import canonical
 
 Keys = Mapping[str, Any]
 """Key → `number`, or words → what they say."""
-FSDP = replace(ACCELERATE, name="fsdp", undivided=("ep",), sharded_context=False)
-"""Of programs that run PyTorch's FSDP."""
+FSDP = replace(ACCELERATE, name="fsdp", undivided=("ep",), sharded_context=False, sequence=any_sequence)
+"""Of programs that run PyTorch's FSDP; some share sequences as Ulysses does, which asks for no halves."""
 LIMITS = {
     "fsdp": FSDP,
     "deepspeed": DEEPSPEED,

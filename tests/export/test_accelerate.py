@@ -44,6 +44,8 @@ def test_zero_is_fsdp_s_and_batches_are_the_program_s() -> None:
     assert config["distributed_type"] == "MULTI_GPU"
     assert "fsdp_config" not in config
     assert "gradient_checkpointing=True" in notes
+    config, _ = written(replace(SHARDED, zero=0, dp=1, global_batch=8))
+    assert (config["distributed_type"], config["num_processes"]) == ("NO", 1)
 
 
 def test_context_parallelism_shares_weights_among_all_devices() -> None:

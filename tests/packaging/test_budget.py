@@ -22,13 +22,13 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (968, 8),
-    "core": (8_039, 37),
+    "automap_models": (966, 8),
+    "core": (8_044, 37),
     "cost": (4_009, 20),
     "envs": (1_509, 12),
-    "export": (2_481, 17),
+    "export": (2_469, 17),
     "formats": (5_300, 21),
-    "importing": (2_184, 15),
+    "importing": (2_185, 15),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_119, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_482, "files": 428, "compiled": 75, "numbers": 265}
+TOTALS = {"lines": 77_474, "files": 428, "compiled": 75, "numbers": 265}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
