@@ -342,17 +342,18 @@ def doctor(
         variables: of a script, that are set outside.
         ignore: settings that are not known, to be priced without.
         options: what the file does not say: `device`, `sequence`, `vocabulary`, `packed`, `micro_batch`,
-            `global_batch`, `recompute`.
+            `global_batch`, `recompute`; and `min_gain`.
 
     Returns:
         `current` is the price of what the file says, or None where that is refused; `refusals` are sentences; `plan`
-        and `cost` the better setting, or None; `changes` the lines of the file that it changes.
+        and `cost` the better setting, or None; `changes` the lines of the file that it changes; `shorter` what is
+        shorter and harder to run.
 
     Raises:
         BadInput: the file cannot be read or contradicts itself, or something that matters is not known or not said.
     """
     source = None if model is None else source_of(model, None, ProfileOptions())
-    given = fields_of("doctor", (*DOCTOR_FIELDS, "device", "sequence", "vocabulary", "packed"), options)
+    given = fields_of("doctor", (*DOCTOR_FIELDS, "device", "sequence", "vocabulary", "packed", "min_gain"), options)
     topo = None if cluster is None and gpus is None else _topo(cluster, gpus)
     fields = {name: given.pop(name) for name in DOCTOR_FIELDS if name in given}
     given |= {"topo": topo, "fields": fields, "variables": variables or {}, "ignored": tuple(ignore)}

@@ -258,6 +258,7 @@ class Doctor(TypedDict):
     better: Priced | None
     gain: float | None
     changes: list[str]
+    shorter: list[Shorter]
     search_s: float
 
 

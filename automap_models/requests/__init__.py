@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.training_run import TrainingGoal
 from automap_models.core.tuning import FULL, Training
 from automap_models.errors import BadInput
@@ -263,6 +264,7 @@ class DoctorRequest:
         fields: those of a strategy that it does not say.
         variables: of a script, that are set outside.
         ignored: settings that are not known, and priced without; all of them under "all".
+        min_gain: how much shorter a setting has to be for each thing that makes it harder to run.
     """
 
     what: str
@@ -275,6 +277,7 @@ class DoctorRequest:
     fields: Mapping[str, Any] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    min_gain: float = DEFAULT_MIN_GAIN
 
 
 DOCTOR_FIELDS = ("micro_batch", "global_batch", "recompute")

@@ -11,7 +11,7 @@ from typing import Any
 from automap_models.core.cluster import Cluster, MemoryVerdict
 from automap_models.core.estimate import Estimate
 from automap_models.core.result import Result
-from automap_models.core.schedules import DEFAULT_MIN_GAIN
+from automap_models.core.schedules import require_gain
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
 from automap_models.importing.reader import read_setting
@@ -19,7 +19,7 @@ from automap_models.importing.setting import Setting
 from automap_models.importing.table import APART
 from automap_models.planners.base import Watch
 from automap_models.planners.options import ExploreOptions
-from automap_models.planners.strategies.compare import Comparisons
+from automap_models.planners.strategies.compare import Alternative, Comparisons
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import FREE, UNEQUAL, StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.remedies import at_risk
@@ -43,6 +43,7 @@ class DoctorResult(Result[StrategyProblem, Strategy]):
         current: the price; None where the program refuses it before it trains.
         refusals: what the program refuses at start-up, in sentences.
         changes: lines of the file that become others with the better setting, as `diff` writes them.
+        shorter: strategies that are shorter than that, and harder to run than `min_gain` allows.
     """
 
     setting: Setting
@@ -50,6 +51,7 @@ class DoctorResult(Result[StrategyProblem, Strategy]):
     current: Estimate | None
     refusals: tuple[str, ...]
     changes: tuple[str, ...] = ()
+    shorter: tuple[Alternative, ...] = ()
 
     @property
     def verdict(self) -> MemoryVerdict | None:
@@ -71,6 +73,7 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
         BadInput: the file cannot be read or contradicts itself, or something that matters is not known or not said.
     """
     begun_s = time.perf_counter()
+    require_gain(request.min_gain)
     setting = read_setting(request.what, request.variables, request.vocabulary)
     _require_read(request, setting)
     if request.packed is not None:
@@ -98,11 +101,11 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
     if "layers" not in setting.searched:
         problem = replace(problem, without=frozenset({UNEQUAL}))
     strategy, current = _priced(problem, setting, strategy, refusals)
-    better = _better(problem, strategy, current, bool(refusals), watch)
-    answer: dict[str, Any] = {"plan": None, "cost": None, "changes": ()}
+    better, shorter = _better(problem, strategy, None if refusals else current, request.min_gain, watch)
+    answer: dict[str, Any] = {"plan": None, "cost": None, "shorter": shorter}
     if better is not None:
         after = setting.rewrite(better.strategy)
-        answer = {"plan": better.strategy, "cost": better, "changes": tuple(changed_lines(setting.text, after))}
+        answer |= {"plan": better.strategy, "cost": better, "changes": tuple(changed_lines(setting.text, after))}
     return DoctorResult(
         problem=problem,
         status="feasible" if better is not None else "stopped",
@@ -227,24 +230,27 @@ def _priced(
 
 
 def _better(
-    problem: StrategyProblem, strategy: Strategy | None, current: Estimate | None, refused: bool, watch: Watch
-) -> Estimate | None:
-    """The best strategy found, where it is shorter by a gain that is worth a change, or the file's is of no use."""
+    problem: StrategyProblem, strategy: Strategy | None, current: Estimate | None, min_gain: float, watch: Watch
+) -> tuple[Estimate | None, tuple[Alternative, ...]]:
+    """The best strategy found, where it is shorter by a gain that is worth a change, or the file's is of no use; and
+    what is shorter and harder.
+
+    Args:
+        current: the price of the file's; None where the program refuses it.
+    """
     hosted = strategy is not None and "offload" in strategy.recompute_kinds
     problem = replace(problem, start=[] if strategy is None else [strategy], hosted=hosted)
     try:
         result = at_risk(StrategiesPlanner(SEARCH).solve(problem, watch=watch), SEARCH, watch)
     except BadInput:  # the program has no words for the model at all
-        return None
+        return None, ()
     if result.plan is None:
-        return None
-    pool = Comparisons(result, SEARCH, watch)
+        return None, ()
+    pool = Comparisons(result, SEARCH, watch, min_gain=min_gain)
     pool.choose()
     best = pool.estimate(pool.chosen)
-    useless = current is None or refused or not current.fits
-    if useless or (current is not None and best.step_s < (1.0 - DEFAULT_MIN_GAIN) * current.step_s):
-        return best
-    return None
+    worth = current is None or not current.fits or best.step_s < (1.0 - min_gain) * current.step_s
+    return best if worth else None, tuple(pool.shorter())
 
 
 def changed_lines(before: str, after: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,7 +35,7 @@ from automap_models.planners.options import given
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.profile_strategy import PATIENT
 from automap_models.planners.portfolio.space import default_batch
-from automap_models.planners.strategies.compare import Compared, Comparisons
+from automap_models.planners.strategies.compare import Alternative, Compared, Comparisons
 from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
 from automap_models.planners.strategies.problem import (
     StrategiesConfig,
@@ -395,9 +395,7 @@ def searched_document(result: StrategyResult) -> dict[str, Any]:
         "model_s": result.model_s,
         "choices": [{"choice": answer.name, "best": _document(answer.estimate)} for answer in result.compared.choices],
         "kinds": [{"kind": answer.name, "best": _document(answer.estimate)} for answer in result.compared.kinds],
-        "shorter": [
-            {"requires": answer.requires, "best": _document(answer.estimate)} for answer in result.compared.shorter
-        ],
+        "shorter": shorter_documents(result.compared.shorter),
         "memory": [estimate_document(answer) for answer in result.compared.memory],
     }
     if result.compared.uneven is not None:
@@ -420,6 +418,11 @@ def searched_document(result: StrategyResult) -> dict[str, Any]:
             for answer in result.sizes
         ]
     return document
+
+
+def shorter_documents(alternatives: Iterable[Alternative]) -> list[dict[str, Any]]:
+    """What is shorter than an answer, and what that needs, as plain JSON types."""
+    return [{"requires": answer.requires, "best": _document(answer.estimate)} for answer in alternatives]
 
 
 def _document(estimate: Estimate | None) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.requests import DOCTOR_FIELDS, DoctorRequest
 
 from ..runner import Command, reported_by
@@ -22,6 +23,8 @@ SAID = """
     --set NAME=VALUE   a variable of the script that is set outside, such as TP=8; may be repeated
     --ignore NAME      a setting that is not known, to be priced without: its name without dashes; all: every one; may
         be repeated
+    --min-gain SHARE   how much shorter a setting has to be for each thing that makes it harder to run, such as a
+        pipeline (default 2 %%; 0: the shortest, however hard)
 """
 EPILOG = """COMMAND|FILE is one of
   a command line in quotes   that starts Megatron-LM, with torchrun or Slurm's srun around it
@@ -56,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         recompute={"type": recomputed},
         set={"dest": "variables", "default": [], "type": _variable},
         ignore={"default": []},
+        min_gain={"default": DEFAULT_MIN_GAIN},
     )
 
 
@@ -80,6 +84,7 @@ def request(namespace: argparse.Namespace) -> DoctorRequest:
         fields={name: value for name in DOCTOR_FIELDS if (value := getattr(namespace, name)) is not None},
         variables=dict(namespace.variables),
         ignored=tuple(namespace.ignore),
+        min_gain=namespace.min_gain,
     )
 
 

@@ -11,13 +11,14 @@ from automap_models.errors import Infeasible
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.requests import DoctorRequest
 from automap_models.requests.doctor import DoctorResult
+from automap_models.requests.strategies import shorter_documents
 from automap_models.workloads.source import notes_of
 
 from ..commands.parsing import in_options
 from ..runner import Report
 from .fit import memory_table
 from .pipeline import heading
-from .strategies import PARTS, facts, parts_table, title_of
+from .strategies import PARTS, facts, parts_table, shorter, title_of
 from .text import console, fact_table, print_parts
 
 
@@ -56,10 +57,14 @@ def _facts(answer: DoctorResult) -> Iterator[tuple[str, str]]:
         yield "not known", f"priced without {', '.join(answer.setting.unread)}"
     if answer.plan is None:
         yield "better", "no setting was found that is worth a change; automap plan proves how near the best one is"
-        return
-    yield "better", f"{strategy_in_words(answer.cost)}: {seconds(answer.cost.step_s)} a step"
-    gain = "that it trains" if answer.gain is None else f"{percent(answer.gain)} of the step"
-    yield "it buys", f"{gain}; {answer.cost.verdict}"
+    else:
+        yield "better", f"{strategy_in_words(answer.cost)}: {seconds(answer.cost.step_s)} a step"
+        gain = "that it trains" if answer.gain is None else f"{percent(answer.gain)} of the step"
+        yield "it buys", f"{gain}; {answer.cost.verdict}"
+    best = answer.current if answer.plan is None else answer.cost
+    if answer.shorter and best is not None:
+        yield from shorter(best, answer.shorter)
+        yield "next", "--min-gain 0: the lines of the shortest"
 
 
 def bound_by(estimate: Estimate) -> str:
@@ -90,5 +95,6 @@ def doctor_document(answer: DoctorResult) -> dict[str, Any]:
         "better": None if answer.plan is None else estimate_document(answer.cost),
         "gain": answer.gain,
         "changes": list(answer.changes),
+        "shorter": shorter_documents(answer.shorter),
         "search_s": answer.taken_s,
     }

@@ -147,9 +147,12 @@ def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
 
 
 def _shorter(searched: StrategyResult) -> Iterator[tuple[str, str]]:
-    """Strategies that are shorter and harder to run, and what each of them needs."""
-    best = searched.cost
-    for alternative in searched.compared.shorter:
+    return shorter(searched.cost, searched.compared.shorter)
+
+
+def shorter(best: Estimate, alternatives: Iterable[Alternative]) -> Iterator[tuple[str, str]]:
+    """Strategies that are shorter than the best one and harder to run, and what each of them needs."""
+    for alternative in alternatives:
         estimate, requirements = alternative.estimate, ", ".join(alternative.requires)
         assert estimate is not None
         if NO_FRAMEWORK in alternative.requires:

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (966, 8),
+    "automap_models": (967, 8),
     "core": (8_044, 37),
     "cost": (4_009, 20),
     "envs": (1_509, 12),
@@ -39,7 +39,7 @@ BUDGET = {
     "planners/staged": (3_336, 19),
     "planners/strategies": (3_301, 14),
     "plots": (1_236, 9),
-    "requests": (2_770, 15),
+    "requests": (2_782, 15),
     "rl": (960, 9),
     "serve": (1_105, 7),
     "run": (4_708, 24),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (2_845, 13),
     "workloads": (6_018, 35),
     "zoo": (1, 1),
-    "infer": (6_073, 37),
+    "infer": (6_087, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_119, 33),
+    "benchmarks": (6_121, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_474, "files": 428, "compiled": 75, "numbers": 265}
+TOTALS = {"lines": 77_501, "files": 428, "compiled": 75, "numbers": 265}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
