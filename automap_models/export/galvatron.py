@@ -39,7 +39,8 @@ LIMITS = Limits(
 )
 EMBEDDING = ("embed_sdp", "vocab_sdp")
 """Whether the embedding and the head are divided, too: its name in 2.4.0, and since 2.4.1."""
-_DP_TYPES = {0: "ddp", 2: "zero2", 3: "zero3"}
+ZEROS = {0: "ddp", 2: "zero2", 3: "zero3"}
+"""Stage of ZeRO → what it is called."""
 
 
 def write(plan: BlockPlan, path: Path) -> Written:
@@ -69,7 +70,7 @@ def document(plan: BlockPlan) -> dict[str, Any]:
         "chunks": s.micro_batches,
         "pp_division": _text(layers),
         "pipeline_type": LIMITS.schedules[s.schedule],
-        "default_dp_type": _DP_TYPES[s.zero],
+        "default_dp_type": ZEROS[s.zero],
         "vtp": min(plan.tensor),
         "vsp": 0,
         **dict.fromkeys(EMBEDDING, int(s.zero == 3)),

@@ -10,7 +10,7 @@ from pathlib import Path
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.formats.schema import located
-from automap_models.importing import deepspeed, documents, megatron, overrides, table, torchtitan
+from automap_models.importing import deepspeed, documents, galvatron, megatron, overrides, table, torchtitan
 from automap_models.importing.setting import Setting
 from automap_models.resources import is_file
 
@@ -48,6 +48,8 @@ def _read(path: Path, text: str, ending: str, variables: Mapping[str, str], voca
     document = documents.parse(text, ending, str(path))
     if ending == ".toml" or "parallelism" in document.values:
         return torchtitan.read(document, ending, path)
+    if "tp_sizes_enc" in document.values:
+        return galvatron.read(document)
     if ending == ".py":
         return deepspeed.read(document.values, str(path))
     target = table.table_of(document)

@@ -83,6 +83,13 @@ class Setting:
             dp = f" × dp {fields['dp']}" if "dp" in fields else ""
             raise BadInput(f"{what}{dp} do not divide the {devices} devices", do="let their product be the devices")
         fields.setdefault("dp", devices // shared)
+        if "micro_batch" not in fields and {"global_batch", "micro_batches"} <= fields.keys():
+            fields["micro_batch"], rest = divmod(fields["global_batch"], fields["dp"] * fields["micro_batches"])
+            if rest or not fields["micro_batch"]:
+                what = (
+                    f"{fields['global_batch']} samples are no multiple of dp {fields['dp']} × {fields['micro_batches']}"
+                )
+                raise BadInput(f"{what} micro-batches", do="let them be one")
         if "micro_batch" not in fields:
             raise BadInput("is not said", where="`micro_batch`", do="give the samples that a device takes at once")
         micro_batches = fields.pop("micro_batches", 1)

@@ -93,7 +93,7 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
         runtime=setting.runtime,
     )
     problem = strategy_problem(pricing, watch)
-    _require_model(setting, problem.work.shape)
+    _require_model(request, setting, problem.work.shape)
     if strategy is not None:
         work = problem.work
         problem = replace(problem, work=work.with_modules(strategy.recompute_kinds, work.modules))
@@ -170,10 +170,14 @@ def _source(request: DoctorRequest, setting: Setting) -> Source:
     return Source(shape.name, SourceKind.WORKLOAD, model=work)
 
 
-def _require_model(setting: Setting, shape: TransformerShape) -> None:
-    """Refuse another model than the sizes of the file make."""
-    for name in ("layers", "hidden", "heads", "kv_heads") if setting.model is not None else ():
-        size = getattr(setting.model.shape, name)  # type: ignore[union-attr]
+def _require_model(request: DoctorRequest, setting: Setting, shape: TransformerShape) -> None:
+    """Refuse another model than the sizes, or the stages, of the file make."""
+    sizes = dict[str, int]()
+    if setting.model is not None:
+        sizes = {name: getattr(setting.model.shape, name) for name in ("layers", "hidden", "heads", "kv_heads")}
+    elif request.model is not None and setting.fields.get("layers"):
+        sizes = {"layers": sum(setting.fields["layers"])}
+    for name, size in sizes.items():
         if size != getattr(shape, name):
             what = f"{shape.name} has {name} {getattr(shape, name)}, and the file says {size}"
             raise BadInput(what, where="`model`", do="leave it out, or change the file")

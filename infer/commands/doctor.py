@@ -31,12 +31,12 @@ EPILOG = """COMMAND|FILE is one of
   a shell script             that holds one, or overrides of a configuration of verl or Megatron-Bridge: variables,
                              arrays and conditions are read, and nothing is run
   TOML                       of torchtitan up to 0.2
-  JSON                       of DeepSpeed
+  JSON                       of DeepSpeed, and Galvatron's strategies
   YAML                       of Accelerate (FSDP, ParallelismConfig, DeepSpeed, Megatron-LM), axolotl, LLaMA-Factory,
                              NeMo, Megatron-Bridge, verl (its actor); a task of SkyPilot or a job of Kubernetes whose
                              script starts Megatron-LM
-  .args, .py, .yaml          what automap-export writes for megatron, megatron-bridge, torchtitan, deepspeed and
-                             accelerate, and what launches Megatron (--launch)
+  .args, .py, .yaml          what automap-export writes for megatron, megatron-bridge, torchtitan, deepspeed,
+                             accelerate and galvatron, and what launches Megatron (--launch)
 
 It says what the program refuses at start-up, what a step takes and consists of, whether it fits, and what a better
 setting is: as the lines of the same file that change. A setting that is not known is named and asked for.

@@ -170,6 +170,10 @@ cutoff_len: 16
 per_device_train_batch_size: 2
 deepspeed: {zero_optimization: {stage: 2}, bf16: {enabled: auto}}
 """,
+    "galvatron.json": b"""\
+{"pp_deg": 2, "tp_sizes_enc": "2,2", "dp_types_enc": "0,0", "use_sp": "0,0", "checkpoint": "1,0", "global_bsz": 8,
+ "chunks": 2, "pp_division": "1,1", "pipeline_type": "pipedream_flush", "default_dp_type": "zero2", "vtp": 1}
+""",
     "bridge.yaml": b"""\
 model: {tensor_model_parallel_size: 2, seq_length: 16, recompute_granularity: null, moe_layer_freq: [0, 1]}
 train: {global_batch_size: 8, micro_batch_size: 1}

@@ -21,7 +21,7 @@ from automap_models.export.torchtitan import BY_ROWS
 from automap_models.export.torchtitan import LIMITS as TITAN
 from automap_models.importing.reader import read_setting
 
-TARGETS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "accelerate")
+TARGETS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "accelerate", "galvatron")
 BY_ROWS_ALIKE = [name for name, word in TITAN.schedules.items() if word == BY_ROWS]
 MOST_DRAWN = 100
 """Strategies drawn for one that the target has words for, at most."""
@@ -63,6 +63,14 @@ def comparable(target: str, s: Strategy) -> Strategy:
         fields |= {} if s.pp > 1 else {"layers": None}
     if target == "accelerate":  # without FSDP the program recomputes
         fields |= {"recompute": s.recompute if s.zero else "none", "layers": None, "sequence_parallel": False}
+    if target == "galvatron":  # its command line has the precision, and which layers of a stage recompute is no matter
+        counts = [
+            n if kind == "full" else 0
+            for kind, n in zip(s.recompute_kinds, s.recompute_blocks or s.layers or (), strict=True)
+        ]
+        alike = tuple(counts) in (s.layers, (0,) * len(counts))
+        fields |= {"recompute": "full" if any(counts) else "none", "recompute_blocks": None if alike else tuple(counts)}
+        fields |= {"precision": "bf16", "sequence_parallel": False}
     if target == "megatron-bridge":  # the recipe has the number of layers
         fields |= {} if s.stages > 1 else {"layers": None}
     if target == "torchtitan":  # its experts are whole, on devices of tp, too
@@ -112,6 +120,8 @@ def test_what_is_exported_is_read_as_it_was_drawn(name: str, draws: int, tmp_pat
         strategy = drawn(rng)
         if name == "deepspeed" and strategy.pp == 1:
             strategy = replace(strategy, tp=1, ep=1, dispatcher=None)  # its users divide the operators themselves
+        if name == "galvatron":  # has neither, so that few of the drawn ones would be left
+            strategy = replace(strategy, cp=1, ep=1, etp=None, dispatcher=None)
         if name == "accelerate":
             strategy = draw_data_parallel(rng)
         try:
@@ -125,6 +135,8 @@ def test_what_is_exported_is_read_as_it_was_drawn(name: str, draws: int, tmp_pat
         read = setting.strategy(strategy.devices, **{field: getattr(strategy, field) for field in batches})
         assert comparable(name, read) == comparable(name, strategy), path.read_text("utf-8")
         assert not setting.unread
+        if name == "galvatron":
+            assert setting.rewrite(read) == path.read_text("utf-8")
         expressible += 1
         if expressible == draws:
             break

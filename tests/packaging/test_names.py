@@ -82,7 +82,7 @@ ALIKE = {
         *("calibration", "doctor", "exploration", "export", "fit", "models", "replan", "run", "serve", "sweep"),
     ),
     "lists planners, or models": ("registry",),
-    "reads what the other writes": ("deepspeed", "megatron", "torchtitan"),
+    "reads what the other writes": ("deepspeed", "galvatron", "megatron", "torchtitan"),
 }
 """Why several modules may have a name, and such names."""
 
