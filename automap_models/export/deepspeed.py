@@ -6,22 +6,26 @@ DeepSpeed balances stages itself and takes no list of them, so that the module o
     layers   embedding   block 0   block 1   block 2   block 3   head
     parts    0                               3                        6      two stages of two blocks each
 
+Without a pipeline the configuration is enough: a file that ends in .json has nothing else.
+
 Its pipeline runs 1F1B, and shares the optimiser's state at most (ZeRO-1). Checked against DeepSpeed 0.19
 (runtime/pipe/module.py, runtime/pipe/schedule.py, runtime/config.py).
 """
 
 from __future__ import annotations
 
+import json
 import runpy
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from automap_models.core.framework import Limits
+from automap_models.core.framework import Limits, Objection
 from automap_models.core.strategy import Strategy
-from automap_models.export.model_blocks import BlockPlan, block_target
+from automap_models.export.model_blocks import BlockPlan, block_target, require_none
 from automap_models.export.target import Written, parser_module, require_same
+from automap_models.formats.atomic import json_text
 from automap_models.resources import template
 
 NAME = "deepspeed"
@@ -57,9 +61,15 @@ from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 
 
 def write(plan: BlockPlan, path: Path) -> Written:
-    """The module."""
-    s = plan.strategy
+    """The module; of a file that ends in .json the configuration alone.
+
+    Raises:
+        Inexpressible: that has no words for a pipeline.
+    """
+    s, is_json = plan.strategy, path.suffix == ".json"
     notes = []
+    if is_json and s.pp > 1:
+        require_none(Objection("a JSON of deepspeed has no pipelines", "write a .py"), f"plan of {plan.model}")
     if s.pp == 1:
         body = template("deepspeed_whole")
         if plan.recompute(NAME) == "full":
@@ -71,6 +81,8 @@ def write(plan: BlockPlan, path: Path) -> Written:
         )
     if s.tp > 1:
         notes.append(f"the {s.tp} devices of a replica share operators as its layers do: DeepSpeed divides none itself")
+    if is_json:
+        return Written(json_text(config(s)) + "\n", notes=tuple(notes))
     header = _HEADER.format(model=plan.model, imports=_IMPORTS if s.pp > 1 else "", config=repr(config(s)))
     return Written(header + body, notes=tuple(notes))
 
@@ -99,7 +111,8 @@ def check(plan: BlockPlan, path: Path) -> None:
     settings = parser_module("deepspeed.runtime.config", DISTRIBUTION)
     topologies = parser_module("deepspeed.runtime.pipe.topology", DISTRIBUTION)
     parser_module("deepspeed.pipe", DISTRIBUTION)
-    read = runpy.run_path(str(path))
+    is_json = path.suffix == ".json"
+    read = {"CONFIG": json.loads(path.read_text("utf-8"))} if is_json else runpy.run_path(str(path))
     ranks = SimpleNamespace(get_data_parallel_world_size=lambda: s.dp)
     from unittest.mock import patch  # with what it imports a twentieth of a second, for a check alone
 

@@ -198,8 +198,9 @@ def copy(question: Question, target: str) -> dict[str, Any]:
         do = f"choose from {', '.join([*COPIES, *TARGETS])}"
         raise BadInput(f"unknown target {target!r}", where="`target`", do=do)
     to, launch = ("megatron", target) if target in LAUNCHES else (target, None)
-    path = Path(f"{question.model or 'plan'}{target_by_name(to).ending}")
-    plan, (cluster, _) = Plan.of_strategy(estimate_of(question)), cluster_named(question.cluster)
+    estimate, (cluster, _) = estimate_of(question), cluster_named(question.cluster)
+    ending = ".json" if to == "deepspeed" and estimate.strategy.pp == 1 else target_by_name(to).ending
+    plan, path = Plan.of_strategy(estimate), Path(f"{question.model or 'plan'}{ending}")
     topo = cluster if launch else None
     with in_words(target="to"):
         written = solve(ExportRequest(Source(plan), None, to, path, topo=topo, launch=launch)).written

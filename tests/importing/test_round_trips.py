@@ -111,6 +111,16 @@ def test_what_launches_megatron_is_read_as_it_was_drawn(launcher: str, draws: in
         expressible += 1
 
 
+def test_without_a_pipeline_deepspeed_s_configuration_says_all_of_it(tmp_path: Path) -> None:
+    """Trainers take a JSON of it, and no module."""
+    rng, path = np.random.default_rng(6), tmp_path / "plan.json"
+    for _ in range(100):
+        strategy = replace(draw_data_parallel(rng), cp=1)
+        path.write_text(target_by_name("deepspeed").write(strategy_source(strategy), path).text, encoding="utf-8")
+        read = read_setting(str(path), {}).strategy(strategy.devices)
+        assert comparable("deepspeed", read) == comparable("deepspeed", strategy), path.read_text("utf-8")
+
+
 @pytest.mark.parametrize("draws", counts(30, 60, 1000))
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_is_exported_is_read_as_it_was_drawn(name: str, draws: int, tmp_path: Path) -> None:

@@ -266,6 +266,11 @@ def test_what_is_copied_for_a_framework_is_what_export_writes(ask: Ask, config: 
     assert ask(f"copy/{target}")[1]["files"][""] == am.export(price, target).written.text
 
 
+def test_without_a_pipeline_deepspeed_is_copied_as_the_json_that_its_trainers_take(ask: Ask) -> None:
+    copied = json.loads(ask("copy/deepspeed", tp=1, pp=1, zero=2)[1]["files"][""])
+    assert (copied["train_batch_size"], copied["zero_optimization"]) == (16, {"stage": 2})
+
+
 @pytest.mark.parametrize("launcher", ["slurm", "skypilot", "jobset"])
 def test_what_is_copied_to_launch_it_is_what_export_writes(ask: Ask, config: str, launcher: str) -> None:
     price = am.price(config, gpus="8xh100", global_batch=16, tp=2, pp=2)
