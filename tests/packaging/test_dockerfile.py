@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import yaml
+
 PYTHON = re.compile(r"^FROM python:(\d+\.\d+)-slim$", re.MULTILINE)
 
 
@@ -21,3 +23,15 @@ def test_the_image_installs_extras_and_starts_a_command_that_there_are(root: Pat
 def test_what_the_image_leaves_out_is_not_part_of_the_package(root: Path) -> None:
     left = (root / ".dockerignore").read_text(encoding="utf-8").split()
     assert not {"automap_models", "infer", "train", "datagen", "conf", "pyproject.toml", "README.md"} & set(left)
+
+
+def test_every_change_is_tested_and_builds_both_images(root: Path) -> None:
+    """Where it is hosted, a machine with a daemon builds them, and plans inside."""
+    jobs = yaml.safe_load((root / ".github/workflows/tests.yml").read_text(encoding="utf-8"))["jobs"]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    versions = jobs["test"]["strategy"]["matrix"]["python"]
+    supported = [entry.rpartition(" ")[2] for entry in project["classifiers"] if "Python :: 3." in entry]
+    assert [versions[0], versions[-1]] == [supported[0], supported[-1]]
+    assert [step["run"] for step in jobs["test"]["steps"] if "run" in step] == ["make test"]
+    built = jobs["image"]["strategy"]["matrix"]["extras"]
+    assert set(re.findall(r"EXTRAS=(\w+)", (root / "Dockerfile").read_text(encoding="utf-8"))) == set(built)
