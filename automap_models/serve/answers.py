@@ -95,7 +95,9 @@ def offered(question: Question) -> Mapping[str, tuple[object, ...]]:
         BadInput: the model or the cluster cannot be used.
     """
     shape = request_of(question, price=True).source.model.shape  # type: ignore[attr-defined]
-    return {**_degrees(shape, cluster_named(question.cluster)[0].devices), **LANES}
+    tensor = question.tp or 1
+    etp = (1, tensor) if shape.experts and tensor > 1 else ()
+    return {**_degrees(shape, cluster_named(question.cluster)[0].devices), "etp": etp, **LANES}
 
 
 def _reason(question: Question) -> str | None:

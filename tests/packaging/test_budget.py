@@ -41,7 +41,7 @@ BUDGET = {
     "plots": (1_236, 9),
     "requests": (2_786, 15),
     "rl": (960, 9),
-    "serve": (1_106, 7),
+    "serve": (1_108, 7),
     "run": (4_708, 24),
     "simulate": (1_759, 10),
     "torch_export": (2_845, 13),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_121, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_597, "files": 429, "compiled": 75, "numbers": 265}
+TOTALS = {"lines": 77_599, "files": 429, "compiled": 75, "numbers": 265}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -144,6 +144,19 @@ def test_a_value_that_is_chosen_is_priced(page: Page) -> None:
     assert page.state["tp"] == "4"
 
 
+def test_who_shares_an_expert_is_asked_beside_tensor_parallelism_of_models_with_experts(page: Page) -> None:
+    assert not page.one("#lane-etp").is_displayed()
+    page.show("model=mixtral-8x7b&cluster=16xh200&sequence=4096&global_batch=64&tp=2&ep=8&zero=1")
+    page.choose("etp", "1")
+    options = {"sequence": 4096, "global_batch": 64, "tp": 2, "ep": 8, "zero": 1, "etp": 1}
+    price = am.price("mixtral-8x7b", gpus="16xh200", **options)
+    assert page.text("#verdict") == f"{duration(price.step_s)} a step {price.verdict}"
+    assert page.state["etp"] == "1"
+    page.choose("tp", "1")
+    page.wait(lambda: not page.one("#lane-etp").is_displayed())
+    assert "etp" not in page.state
+
+
 def test_what_contradicts_is_greyed_out_with_its_reason(page: Page) -> None:
     page.choose("tp", "4")
     page.wait(lambda: not page.one("#lane-pp input[value='4']").is_enabled())
@@ -235,7 +248,7 @@ def test_a_link_is_the_same_page(page: Page) -> None:
     page.show(link)
     page.wait(lambda: page.text("#words") == words)
     checked = page.script("return [...document.querySelectorAll('#lanes :checked')].map((input) => input.value)")
-    assert checked[:6] == ["2", "2", "1", "1", "2", "1"]
+    assert checked[:7] == ["2", "2", "1", "1", "null", "2", "1"]
 
 
 def test_adapters_are_priced_and_travel_with_the_link(page: Page) -> None:

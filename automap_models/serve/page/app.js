@@ -7,7 +7,7 @@
 
 const LANES = [ // field, what it is, the value that is not said; null where the server chooses
   ["tp", "tensor parallel", 1], ["pp", "pipeline ranks", 1], ["cp", "context parallel", 1], ["ep", "expert parallel", 1],
-  ["vp", "virtual stages a rank", null], ["micro_batch", "samples of a micro-batch", 1], ["schedule", "order of passes", null],
+  ["etp", "devices that share each expert", null], ["vp", "virtual stages a rank", null], ["micro_batch", "samples of a micro-batch", 1], ["schedule", "order of passes", null],
   ["recompute", "in the backward pass", "none"], ["zero", "what data parallelism divides", 0],
   ["sequence_parallel", "beside tp", false], ["offload", "in the memory of hosts", "none"],
   ["precision", "of weights and activations", null],
@@ -20,9 +20,9 @@ const WORDS = {
 const TRAINING = ["lora", "freeze", "packed", "quantize", "loss", "optimizer", "states"];
 const INPUTS = ["model", "cluster", "sequence", "global_batch", "runtime", "config", ...TRAINING];
 const COUNTS = ["sequence", "global_batch", "packed"];
-const EXACT = ["layers", "recompute_blocks", "dispatcher", "etp"]; // what a search finds and no control says
+const EXACT = ["layers", "recompute_blocks", "dispatcher"]; // what a search finds and no control says
 const CLEARS = { // a field → what a search found that means nothing beside another value of it
-  model: EXACT, config: EXACT, cluster: EXACT, pp: ["layers", "recompute_blocks"], vp: ["layers", "recompute_blocks"],
+  model: [...EXACT, "etp"], config: [...EXACT, "etp"], cluster: [...EXACT, "etp"], pp: ["layers", "recompute_blocks"], vp: ["layers", "recompute_blocks"],
   schedule: ["layers", "recompute_blocks"], tp: ["etp"], ep: ["etp", "dispatcher"], recompute: ["recompute_blocks"],
 };
 const PARTS = {
@@ -150,7 +150,7 @@ function showChoices(choices) {
     if (usual === null && !fixed) offered.unshift({ value: null, reason: null });
     const value = state[field] ?? usual;
     if (!offered.some((choice) => JSON.stringify(choice.value) === JSON.stringify(value))) offered.push({ value, reason: null });
-    node.hidden = field === "ep" && offered.length === 1;
+    node.hidden = ["ep", "etp"].includes(field) && offered.length === 1; // where there is nothing to choose
     const row = node.querySelector(".values"), texts = offered.map((choice) => JSON.stringify(choice.value));
     if (texts.join() !== [...row.querySelectorAll("input")].map((input) => input.value).join())
       row.replaceChildren(...offered.map(({ value }, i) => {
