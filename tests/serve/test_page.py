@@ -187,6 +187,8 @@ def test_the_best_fills_the_fields_and_the_choice_is_held_against_it(page: Page)
     best = am.plan("gpt2", gpus="8xh100", global_batch=64)
     assert page.text("#verdict").startswith(f"{1e3 * best.cost.step_s:.3g} ms a step")
     assert page.text("#search").startswith("This is the best known.\nIt is proven that no strategy is shorter than")
+    front = [f"{entry.peak_memory / 1e9:.3g} GB {1e3 * entry.step_s:.3g} ms, fits" for entry in best.compared.memory]
+    assert page.one("#front svg").get_attribute("aria-label") == "; ".join(reversed(front))
     page.choose("recompute", '"full"')
     longer = am.price("gpt2", gpus="8xh100", strategy=best.plan, recompute="full").step_s / best.cost.step_s - 1
     page.wait(lambda: f"takes {100 * longer:.3g} % longer than the best known" in page.text("#search"))

@@ -391,6 +391,7 @@ function showDistance() {
   }
   $("search").hidden = false;
   $("search").replaceChildren(...lines.map((line) => make("p", {}, line)));
+  showFront();
 }
 
 // ---- side by side, sizes, copies
@@ -418,21 +419,28 @@ async function sweep() {
   const counts = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048].filter((count) => count % shared === 0 && batch % (count / shared * price.strategy.micro_batch) === 0);
   const points = [];
   for (const devices of counts)
-    await ask("price", { ...state, cluster: `${devices}x${kind}`, global_batch: batch }).then((answer) => points.push({ devices, ...answer }), () => {});
+    await ask("price", { ...state, cluster: `${devices}x${kind}`, global_batch: batch }).then((answer) => points.push({ place: devices, label: `${devices}`, name: `${devices} devices`, ...answer }), () => {});
   $("sizes").hidden = false;
   $("sizes").lastElementChild.replaceChildren(points.length > 1 ? plotOf(points) : make("p", {}, "No other number of devices takes this strategy and batch."));
 }
 
+// The best strategies with less and less memory of a device, the emptiest first.
+function showFront() {
+  const points = (best.memory ?? []).map((p) => ({ ...p, place: p.peak_memory_bytes, label: bytes(p.peak_memory_bytes), name: bytes(p.peak_memory_bytes) })).reverse();
+  $("front").hidden = points.length < 2 || sought(state) !== best.key;
+  if (points.length > 1) $("front").lastElementChild.replaceChildren(plotOf(points));
+}
+
 function plotOf(points) {
   const first = points[0], last = points.at(-1), steps = points.map((p) => p.step_s), low = Math.min(...steps), high = Math.max(...steps);
-  const x = (devices) => 70 + 540 * Math.log(devices / first.devices) / Math.log(last.devices / first.devices);
+  const x = (place) => 70 + 540 * Math.log(place / first.place) / Math.log(last.place / first.place);
   const y = (s) => 20 + 200 * Math.log(high / s) / Math.log(high / low || 2);
-  const line = (of) => points.map((p, i) => `${i ? "L" : "M"}${x(p.devices)} ${y(of(p))}`).join("");
+  const line = (of) => points.map((p, i) => `${i ? "L" : "M"}${x(p.place)} ${y(of(p))}`).join("");
   const marks = points.flatMap((p) => [
-    make("circle", { cx: x(p.devices), cy: y(p.step_s), r: 5, class: p.verdict === "fits" ? null : "bad" }, make("title", {}, `${p.devices} devices: ${seconds(p.step_s)}, ${p.verdict}`)),
-    make("text", { x: x(p.devices) + 8, y: y(p.step_s) - 8 }, seconds(p.step_s)), make("text", { x: x(p.devices), y: 250, "text-anchor": "middle" }, p.devices),
+    make("circle", { cx: x(p.place), cy: y(p.step_s), r: 5, class: p.verdict === "fits" ? null : "bad" }, make("title", {}, `${p.name}: ${seconds(p.step_s)}, ${p.verdict}`)),
+    make("text", { x: x(p.place) + 8, y: y(p.step_s) - 8 }, seconds(p.step_s)), make("text", { x: x(p.place), y: 250, "text-anchor": "middle" }, p.label),
   ]);
-  const said = points.map((p) => `${p.devices} devices ${seconds(p.step_s)}, ${p.verdict}`).join("; ");
+  const said = points.map((p) => `${p.name} ${seconds(p.step_s)}, ${p.verdict}`).join("; ");
   return make("svg", { class: "plot", viewBox: "0 0 700 260", role: "img", "aria-label": said }, make("path", { d: line((p) => p.step_s) }), ...marks);
 }
 
