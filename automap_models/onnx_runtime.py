@@ -75,7 +75,7 @@ class OnnxFile:
         """
         options = onnxruntime_module().RunOptions()
         options.log_severity_level = FATAL
-        with _stopped_after(options, allowance_s):
+        with _watcher(os.getpid()).stopped_after(options, allowance_s):
             try:
                 values: list[NDArray[Any]] = self.session.run(list(outputs), feed, options)
             except Exception as error:
@@ -119,22 +119,39 @@ def _limit_memory() -> bool:
     return True
 
 
-@contextmanager
-def _stopped_after(options: onnxruntime.RunOptions, allowance_s: float) -> Iterator[None]:
-    """Stop a run that takes more processor time. A paused program or a busy machine uses up none of it."""
-    ended = threading.Event()
-    cores = os.cpu_count() or 1
-    until = time.process_time() + allowance_s * cores  # runs beside this one count, too
+class _Watcher:
+    """One thread of a process that stops what takes too much processor time; it sleeps while nothing runs.
 
-    def watch() -> None:
-        while not ended.wait(0.25):
-            if time.process_time() > until:
-                options.terminate = True
+    A paused program or a busy machine uses up no processor time. A thread for each run took as long as the run.
+    """
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join()
+    def __init__(self) -> None:
+        self._until_s: dict[int, tuple[onnxruntime.RunOptions, float]] = {}
+        self._busy = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while self._busy.wait():
+            time.sleep(0.25)
+            for options, until_s in list(self._until_s.values()):
+                if time.process_time() > until_s:
+                    options.terminate = True
+
+    @contextmanager
+    def stopped_after(self, options: onnxruntime.RunOptions, allowance_s: float) -> Iterator[None]:
+        """Stop a run that takes more processor time."""
+        cores = os.cpu_count() or 1  # runs beside this one count, too
+        self._until_s[id(options)] = options, time.process_time() + allowance_s * cores
+        self._busy.set()
+        try:
+            yield
+        finally:
+            del self._until_s[id(options)]
+            if not self._until_s:
+                self._busy.clear()
+
+
+@cache
+def _watcher(_process: int) -> _Watcher:
+    """Of a process: a forked one has none of its parent's threads."""
+    return _Watcher()

@@ -5,7 +5,7 @@
 
 Random problems are drawn as training sets are (dist=mixed), 2 to 4 stages on the clusters A, B and C, with a seed of
 their own; real ones are profiles on A, B and C with S = nodes and M = 16. L* is the exact planner's on the grid. First
-cuts: from so many the network plans greedily; "searched": compiled moves go on from all of its plans. Times
+cuts: from so many the network plans greedily; "searched": the planner looks beside and between these plans. Times
 are of processor time, of one problem after another. The claims for L / L*: all real problems optimal from four first
 cuts, searched; random ones ≤ 1.003 in the mean from sixteen; at most 5 ms a plan on C.
 
@@ -44,9 +44,9 @@ def planners(files: Sequence[Path | None]) -> Iterator[tuple[tuple[str, str, str
     """All that are compared: their first cells, and they."""
     yield ("uniform cuts", "", ""), UniformPlanner()
     yield ("tables", "", "yes"), TablesPlanner()
-    for file, beam, moves in product(files, FIRST_CUTS, (False, True)):
+    for file, beam, search in product(files, FIRST_CUTS, (False, True)):
         name = "policy" if file is None else f"policy {file}"
-        yield (name, str(beam), "yes" if moves else ""), PolicyPlanner(PolicyConfig(file, beam, moves))
+        yield (name, str(beam), "yes" if search else ""), PolicyPlanner(PolicyConfig(file, beam, search))
 
 
 def compared(problems: Problems, files: Sequence[Path | None]) -> Iterator[list[str]]:

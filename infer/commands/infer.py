@@ -42,7 +42,7 @@ EPILOG = """examples:
   automap-infer bert.npz --topo C --equal-replicas --cut-at blocks  equal stages of whole blocks
   automap-infer bert.npz --topo C --objective length --stages 4  Auto-MAP's length L, as in its paper
   automap-infer bert.npz --topo C --planner exact            the proven optimum on the 128 grid
-  automap-infer bert.npz --topo C --planner policy --beam 1  the bare greedy policy
+  automap-infer bert.npz --topo C --planner policy --beam 1  from the greedy plan alone
   automap-infer bert.npz --sweep sweep.yaml --plot sweep.png  what if: other clusters, stages, micro-batches
   automap-infer bert.npz --topo C --json | jq .step_s        for machines
   automap-infer bert.npz --plan plan.json                    cost and show a plan made before

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (967, 8),
+    "automap_models": (984, 8),
     "core": (8_044, 37),
     "cost": (4_009, 20),
     "envs": (1_509, 12),
@@ -36,7 +36,7 @@ BUDGET = {
     "planners/portfolio": (2_848, 13),
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
-    "planners/staged": (3_336, 19),
+    "planners/staged": (3_373, 19),
     "planners/strategies": (3_301, 14),
     "plots": (1_236, 9),
     "requests": (2_786, 15),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_121, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_599, "files": 429, "compiled": 75, "numbers": 265}
+TOTALS = {"lines": 77_653, "files": 429, "compiled": 76, "numbers": 265}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

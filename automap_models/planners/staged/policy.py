@@ -1,4 +1,4 @@
-"""The planner `policy`: a trained network plans (policy_file), and compiled moves go on from its plans (improve)."""
+"""The planner `policy`: a trained network plans (policy_file), and a search looks beside and between its plans."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import ClassVar
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
+from automap_models.planners import effort
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
-from automap_models.planners.staged.costs import StagedResult, plain, result_of
-from automap_models.planners.staged.improve import PASSES, Moves
+from automap_models.planners.staged.costs import Costs, StagedResult, plain, result_of
+from automap_models.planners.staged.improve import Moves, cut_places
 from automap_models.planners.staged.policy_file import Policy, policy_of
-from automap_models.planners.staged.search import late
+from automap_models.planners.staged.search import LOOK_S, around, late
 from automap_models.resources import zoo_dir
 
 SHIPPED = "pipeline.onnx"
@@ -30,16 +31,16 @@ class PolicyConfig:
     Attributes:
         policy: policy file; None is the one that is shipped.
         beam: first cuts from which it goes on greedily; 1 is plain greedy.
-        moves: whether moves go on from its plans; without them its best plan stays as it is.
+        search: whether all plans beside and between its own are looked at; else its best one stays as it is.
     """
 
     policy: Path | None = None
     beam: int = 4
-    moves: bool = True
+    search: bool = True
 
 
 class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
-    """Plans by a trained network, which knows neither shardings nor constraints."""
+    """Plans by a trained network, which knows neither shardings nor constraints; the search beside its plans does."""
 
     name: ClassVar[str] = "policy"
     config_type: ClassVar[type[PolicyConfig]] = PolicyConfig
@@ -90,20 +91,25 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
             numbers = several[start : start + CHUNK]
             if deadline.passed:
                 return
-            some = [plain(problems[i]) for i in numbers]
-            best = self.policy.best_plans(
-                [replace(problem, schedule=None) for problem in some], self.config.beam, self.name
-            )
-            for i, problem, plans in zip(numbers, some, best, strict=True):
-                yield i, self._improved(problem, plans)
+            pipelines = [_by_length(problems[i]) for i in numbers]
+            best = self.policy.best_plans(pipelines, self.config.beam, self.name)
+            for i, plans in zip(numbers, best, strict=True):
+                yield i, self._searched(problems[i], plans) if self.config.search else plans[0]
 
-    def _improved(self, problem: StagedProblem, plans: list[StagedPlan]) -> StagedPlan:
-        """The shortest plan that moves from the network's lead to."""
-        if not self.config.moves:
-            return plans[0]
-        moves = Moves(problem, planner=self.name)
-        _, plan = moves.improved(plans, equal=False, count=len(plans), passes=len(plans) * PASSES)
-        return plans[0] if plan is None else plan
+    def _searched(self, problem: StagedProblem, plans: list[StagedPlan]) -> StagedPlan:
+        """The shortest plan found beside the best of the network's and between the cuts of all of them."""
+        cuts = cut_places(problem)
+        if cuts is None:
+            cuts = problem.grid.instruction_of_point[problem.grid.cut_points]
+        if problem.schedule is not None:  # the network's order is by the length L
+            plans = sorted(plans, key=Moves(problem, cuts).step_s)
+        return around(plans, Costs(problem), cuts, problem.granularity // 2, Deadline(LOOK_S, effort.counted_s))
+
+
+def _by_length(problem: StagedProblem) -> StagedProblem:
+    """What the network was trained for: plain pipelines by the length L."""
+    problem = plain(problem)
+    return problem if problem.schedule is None else replace(problem, schedule=None)
 
 
 def _require_expressible(problem: StagedProblem, policy: Policy) -> None:

@@ -141,15 +141,15 @@ class Policy:
         plans = []
         for number, (problem, of_problem) in enumerate(zip(problems, earned, strict=True)):
             order = np.argsort(-of_problem, kind="stable")[: int(np.isfinite(of_problem).sum())]
-            rows = number * earned.shape[1] + order
-            plans.append([self._plan(problem, complete.take(row), planner) for row in rows.tolist()])
+            rows, free = number * earned.shape[1] + order, replace(problem, constraints=UNCONSTRAINED)  # it knows none
+            plans.append([self._plan(free, complete.take(row), planner) for row in rows.tolist()])
         return plans
 
     def _plan(self, problem: StagedProblem, complete: States, planner: str) -> StagedPlan:
         points = tuple(complete.cuts[: problem.stages - 1].tolist())
         devices = tuple(complete.firsts[: problem.stages - 1].tolist())
         plan = StagedPlan(problem.grid.to_instructions(points), devices, problem.micro_batches, planner, points)
-        valid, reason = plan.check_valid(replace(problem, constraints=UNCONSTRAINED))  # it knows none
+        valid, reason = plan.check_valid(problem)
         if not valid:
             raise BadInput(f"makes no valid plan ({reason})", where=str(self.file.path), do=EXPORT_AGAIN)
         return plan

@@ -16,12 +16,13 @@ belong to, bound all plans that go on there (step_bounds), and branch and bound 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from automap_models.core.instruction_graph import IntArray
 from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.units import counted
@@ -224,23 +225,40 @@ def refine(
     """
     if plan.stages == 1 or problem.constraints.cut_at is not None:
         return plan
-    costs = Costs(problem) if costs is None else costs
-    plan = _around(plan, costs, Deadline(around_s, effort.counted_s)) if problem.schedule is None else plan
-    moves = Moves(problem, np.arange(len(problem.profile) - 1), plan.planner)
+    costs, instructions = Costs(problem) if costs is None else costs, np.arange(len(problem.profile) - 1)
+    if problem.schedule is None:
+        reach = CELLS * len(problem.profile) // problem.granularity
+        plan = around([plan], costs, instructions, reach, Deadline(around_s, effort.counted_s))
+    moves = Moves(problem, instructions, plan.planner)
     step_s, moved = moves.improved([plan], equal=equal or problem.constraints.equal_replicas)
     if moved is None or step_s >= moves.step_s(plan) * (1.0 - LENGTH_ROUNDING) or not costs(moved).feasible:
         return plan
     return moved
 
 
-def _around(plan: StagedPlan, costs: Costs, deadline: Deadline) -> StagedPlan:
-    """The plan beside whose cuts, by powers of two of instructions, no shorter ones lie."""
-    problem, last = costs.problem, len(costs.problem.profile) - 2
-    beside = near(CELLS * len(problem.profile) // problem.granularity)
+def around(
+    plans: Sequence[StagedPlan], costs: Costs, instructions: IntArray, reach: int, deadline: Deadline
+) -> StagedPlan:
+    """The plan beside which no shorter one lies: the first of some, and from each shorter one on again.
+
+        cuts of the plan ──▶ 0, 1, 2, 4, … reach beside them ──┬──▶ all plans that cut there ──▶ the shortest
+        cuts of the others ──▶ 0 and 1 beside them ────────────┘    (branch_and_bound)
+
+    Args:
+        plans: the one to set out from, whether it is valid and fits or not, and others whose cuts may be good ones;
+            each of several stages.
+        instructions: after which stages may end, ascending.
+        reach: how far to look beside a cut, in places of `instructions`.
+        deadline: when to stop; loops are counted (planners.effort).
+    """
+    plan, problem, last = plans[0], costs.problem, len(instructions) - 1
+    limit_s = costs(plan).step_s if plan.check_valid(problem)[0] and costs(plan).feasible else np.inf
+    others = np.searchsorted(instructions, np.unique([other.cuts for other in plans]))
     while not deadline.passed:
-        places = np.unique(np.clip(np.add.outer(np.array(plan.cuts), beside), 0, last))
-        shorter, _ = shortest_below(problem, places, costs(plan).step_s, deadline, plan.planner)
+        beside = np.add.outer(np.searchsorted(instructions, plan.cuts), near(reach))
+        numbers = np.unique(np.clip(np.append(beside, np.add.outer(others, near(1))), 0, last))
+        shorter, _ = shortest_below(problem, instructions[numbers], limit_s, deadline, plan.planner)
         if shorter is None or not costs(shorter).feasible:
             break
-        plan = shorter
+        plan, limit_s = shorter, costs(shorter).step_s
     return plan

@@ -191,6 +191,16 @@ def moved_s(stages: StageArrays, padding: float, first: int, boundary: int, stop
 
 
 @jit
+def sent_s(stages: StageArrays, padding: float, first: int, boundary: int) -> float:
+    """Of `moved_s` what the senders take outside the receivers' first node, whoever receives."""
+    nodes, slowest = stages.nodes, 0.0
+    for node in range(nodes.number[first], nodes.number[boundary]):
+        share = (min(boundary, nodes.begin[node + 1]) - max(first, nodes.begin[node])) / (boundary - first)
+        slowest = max(slowest, min(padding * share, 1.0) / nodes.inter[node])
+    return slowest
+
+
+@jit
 def least_step(stages: StageArrays, durations: FloatArray, count: int, trip: float) -> float:
     """A lower bound on the step of plans that begin with so many stages.
 

@@ -84,7 +84,7 @@ from automap_models.planners.staged.stage_arrays import (
     stage_arrays,
 )
 from automap_models.planners.staged.stage_devices import MOST_DEVICES
-from automap_models.planners.staged.stage_kernel import SLACK, enough, least_copies_s, moved_s
+from automap_models.planners.staged.stage_kernel import SLACK, enough, least_copies_s, moved_s, sent_s
 
 TRIP, HEAD, SPAN, LENGTH = NUMBERS = range(4)
 EXPOSED = HEAD
@@ -123,7 +123,7 @@ class StepBounds:
             return np.zeros((self._stages.devices + 1,) * 2)
         if self._deepest.constraints.equal_replicas:
             return least_messages(self._stages)
-        return _messages(Places(self._deepest, self._places))
+        return _messages(Places(self._deepest, None))
 
     @cached_property
     def _counts(self) -> FloatArray:
@@ -215,6 +215,7 @@ def step_bounds(problems: Iterable[StagedProblem], places: IntArray | None) -> l
 
 @lru_cache(maxsize=16)
 def _messages(where: Places) -> FloatArray:
+    """Of any places to cut: they depend on the devices alone."""
     return least_messages(arrays_of(where)[0])
 
 
@@ -230,11 +231,13 @@ def least_messages(stages: StageArrays) -> FloatArray:
                     padding[a, q] = min(padding[a, q], stages.speeds[j, a, q, PADDING])
     for a in range(devices):
         for q in range(a + 1, devices):
-            fastest = np.inf
-            for e in range(q + 1, devices + 1):
+            fastest, sent = np.inf, sent_s(stages, padding[a, q], a, q)
+            for e in range(devices, q, -1):  # many receivers are mostly the fastest
                 most = max(padding[a, q], padding[q, e])
                 if most < np.inf:
                     fastest = min(fastest, moved_s(stages, most, a, q, e))
+                if fastest <= sent:
+                    break  # and no receiver is faster
             least[a, q] = fastest if fastest < np.inf else 0.0
     return least
 

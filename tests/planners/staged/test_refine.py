@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from optima import exact_search
 from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.planners.staged.search import refine
+from automap_models.planners.base import NEVER
+from automap_models.planners.staged.costs import Costs
+from automap_models.planners.staged.search import around, refine
 from automap_models.simulate.plan_step import step_cost
 
 MakeProblem = Callable[..., StagedProblem]
@@ -81,3 +84,43 @@ def test_one_stage_has_nothing_to_refine(make_problem: MakeProblem) -> None:
     problem = replace(make_problem(0), stages=1)
     plan = StagedPlan((), (), problem.micro_batches, "data-parallel", ())
     assert refine(problem, plan) is plan
+
+
+@pytest.mark.parametrize("schedule", [None, "1f1b"])
+def test_no_plan_beside_one_and_between_the_cuts_of_others_is_shorter(
+    schedule: str | None, make_problem: MakeProblem
+) -> None:
+    """By brute force over all plans that cut 0, 1 or 2 places beside the plan's cuts, or 0 or 1 beside the others'."""
+    shorter = 0
+    for seed in range(16):
+        problem = replace(make_problem(seed, max_n=14, max_devices=6), schedule=schedule)
+        places = problem.grid.instruction_of_point[problem.grid.cut_points]
+        if problem.stages < 2:
+            continue
+        drawn = np.random.default_rng(seed)
+        plans = [
+            StagedPlan(
+                tuple(np.sort(drawn.choice(places, problem.stages - 1, replace=False)).tolist()),
+                tuple(range(1, problem.stages)),
+                problem.micro_batches,
+                "drawn",
+            )
+            for _ in range(3)
+        ]
+        best = around(plans, Costs(problem), places, 2, NEVER)
+        beside = [(cut, 2) for cut in best.cuts] + [(cut, 1) for plan in plans for cut in plan.cuts]
+        at = sorted(
+            {k for cut, reach in beside for k in range(len(places)) if abs(places.tolist().index(cut) - k) <= reach}
+        )
+        devices = list(combinations(range(1, problem.cluster.devices), problem.stages - 1))
+        all_plans = [
+            StagedPlan(tuple(places[list(cuts)].tolist()), firsts, problem.micro_batches, "brute force")
+            for cuts in combinations(at, problem.stages - 1)
+            for firsts in devices
+        ]
+        costs = [cost for cost in (step_cost(problem, plan) for plan in all_plans) if cost.feasible]
+        if costs:
+            assert rated(problem, best) == pytest.approx(min(cost.step_s for cost in costs), rel=1e-9)
+            first = step_cost(problem, plans[0])
+            shorter += not first.feasible or rated(problem, best) < first.step_s * (1 - 1e-9)
+    assert shorter > 6

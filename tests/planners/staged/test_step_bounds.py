@@ -14,6 +14,8 @@ from automap_models.core.constraints import Constraints
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.collectives import transfer_s_per_byte
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import NEVER, Deadline
 from automap_models.planners.staged import step_bounds
 from automap_models.planners.staged.branch_and_bound import shortest_below
@@ -98,3 +100,14 @@ def test_without_time_or_room_nothing_is_known(monkeypatch: pytest.MonkeyPatch, 
     assert shortest_below(problem, None, 1e6, Deadline(0.0), "exact") == (None, 0.0)
     monkeypatch.setattr(step_bounds, "MOST_BYTES", 100)
     assert StepBounds([problem], None).least_s(1e6, NEVER)[problem] == 0.0
+
+
+@pytest.mark.parametrize("topo", ["A", "C", "v100-edr-4"])
+def test_a_message_takes_as_long_as_to_the_devices_that_receive_it_fastest(topo: str) -> None:
+    """Of all that there are, by the cost model; the compiled loop leaves those out that cannot be faster."""
+    cluster = read_cluster(topo)
+    problem = StagedProblem(Profile.create(np.ones(4), np.ones(4), np.ones(4)), cluster, stages=2, micro_batches=4)
+    messages, devices = StepBounds([problem]).messages, cluster.devices
+    for first, boundary in combinations(range(devices), 2):
+        each_s = [transfer_s_per_byte(cluster, first, boundary, stop) for stop in range(boundary + 1, devices + 1)]
+        assert messages[first, boundary] == pytest.approx(min(each_s), rel=1e-12)
