@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from fnmatch import fnmatch
 from importlib.metadata import version
 from pathlib import Path
@@ -50,3 +51,9 @@ def _matched(patterns: dict[str, list[str]], inside: tuple[str, ...], depth: int
 def test_the_version_comes_from_one_place(setuptools_config: dict[str, Any]) -> None:
     assert setuptools_config["dynamic"]["version"] == {"attr": "automap_models.version.__version__"}
     assert version("automap-models") == __version__ == automap_models.__version__
+
+
+def test_pipx_runs_the_command_and_not_the_script_that_has_the_package_s_name(root: Path) -> None:
+    """`pipx run automap-models plan …` would start `automap-models`, which lists models."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["entry-points"]["pipx.run"] == {project["name"]: project["scripts"]["automap"]}
