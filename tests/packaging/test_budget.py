@@ -33,7 +33,7 @@ BUDGET = {
     "planners": (846, 6),
     "planners/online": (309, 3),
     "planners/placement": (3_268, 17),
-    "planners/portfolio": (2_868, 13),
+    "planners/portfolio": (2_872, 13),
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_374, 19),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_163, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_549, "files": 428, "compiled": 76, "numbers": 266}
+TOTALS = {"lines": 77_553, "files": 428, "compiled": 76, "numbers": 266}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
