@@ -1,6 +1,7 @@
 """How close the plans of the policy, and of compiled tables, are to the optimum by the length L, and in what time.
 
     OMP_NUM_THREADS=1 python benchmarks/policy_quality.py [--problems 2000] [--policy FILE …] [--profiles FOLDER]
+    OMP_NUM_THREADS=1 python benchmarks/policy_quality.py --problems 0 --default [--profiles FOLDER]
     python benchmarks/policy_quality.py --problems 0 --run FOLDER … --plot FILE
 
 Random problems are drawn as training sets are (dist=mixed), 2 to 4 stages on the clusters A, B and C, with a seed of
@@ -8,6 +9,9 @@ their own; real ones are profiles on A, B and C with S = nodes and M = 16. L* is
 cuts: from so many the network plans greedily; "searched": the planner looks beside and between these plans. Times
 are of processor time, of one problem after another. The claims for L / L*: all real problems optimal from four first
 cuts, searched; random ones ≤ 1.003 in the mean from sixteen; at most 5 ms a plan on C.
+
+`--default` says what the network brings to the default planner, which asks it where nothing is proven: 4 to 16 stages
+on 4 and 16 nodes of C and p4d-4.
 
 `--plot` draws the curves of training runs (`out=` of train/run.py) on their held-out problems.
 """
@@ -17,6 +21,8 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,7 +34,10 @@ from numpy.typing import NDArray
 from automap_models.core.staged import StagedProblem
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.planners.base import Planner
+from automap_models.planners.base import NEVER, Planner
+from automap_models.planners.portfolio.auto import AutoConfig
+from automap_models.planners.portfolio.length import LengthSearch
+from automap_models.planners.portfolio.proofs import Attempt
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.search import TablesPlanner
@@ -81,6 +90,38 @@ def real_problems(profiles: Sequence[Path]) -> Problems:
     return problems
 
 
+class TablesAlone(LengthSearch):
+    """The default by the length L, without the network."""
+
+    def _network_is_shorter(self, attempts: Sequence[Attempt]) -> bool:
+        return False
+
+
+def defaults(profiles: Sequence[Path]) -> Iterator[list[str]]:
+    """Rows of what the network brings to the default planner by the length L, where it changes anything."""
+    config, ratios, longer = AutoConfig(), [], []
+    for path, (name, nodes) in product(profiles, product(("C", "p4d-4"), (4, 16))):
+        profile, cluster = read_profile(path), replace(read_cluster(name), nodes=nodes)
+        for stages in (4, 8, 12, 16):
+            problem = StagedProblem(profile, cluster, stages, 16, state_factor=2.0 if path.stem[:2] == "t5" else 4.0)
+            results = [
+                timed(partial(search(None, prove_s, config.refine_s, NEVER).solve, [problem]))
+                for search, prove_s in ((TablesAlone, 0.3), (TablesAlone, 1.0), (LengthSearch, 0.3))
+            ]
+            if results[0][0].plan is None:
+                continue
+            alone_s, longer_s, both_s = (result.cost.length_s for result, _ in results)
+            ratios.append(both_s / alone_s)
+            longer.append(longer_s / alone_s)
+            if min(ratios[-1], longer[-1]) < 1.0 - 1e-6:
+                cells = f"{longer[-1]:.4f}", f"{ratios[-1]:.4f}", results[2][0].required_plan().planner
+                yield [path.stem, f"{name}, {nodes} nodes", str(stages), *cells, *(f"{s:.2f}" for _, s in results)]
+    yield [f"mean of {len(ratios)}", "", "", f"{np.mean(longer):.4f}", f"{np.mean(ratios):.4f}", *4 * [""]]
+
+
+DEFAULT_HEADS = ("profile", "cluster", "stages", "1 s", "network", "made by", "s", "s with 1 s", "s with the network")
+
+
 def curve(run: Path) -> NDArray[np.float64]:
     """[epochs, 3] episodes, mean and 99th percentile of L / L* after each epoch of a run, gone on with or not."""
     points: dict[float, tuple[float, float]] = {}
@@ -121,11 +162,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--policy", type=Path, nargs="*", default=[], help="policy files beside the shipped one")
     parser.add_argument("--run", type=Path, nargs="*", default=[], help="folders of training runs")
+    parser.add_argument("--default", action="store_true", help="what it brings to the default planner")
     parser.add_argument("--plot", type=Path, help="draw the runs' curves")
     add_profiles(parser)
     arguments = parser.parse_args()
     if arguments.plot:
         plot(arguments.run, arguments.plot)
+    if arguments.default:
+        print_rows(DEFAULT_HEADS, defaults(profile_files(arguments.profiles)))
     if arguments.problems:
         files = (None, *arguments.policy)
         print_rows(HEADS, compared(real_problems(profile_files(arguments.profiles)), files))

@@ -67,7 +67,7 @@ HOW = """
     --planner NAME         who plans: policy (the trained network), tables (compiled tables and moves), exact (the exact
         search), uniform (uniform cuts), data-parallel (one stage on all devices), online (see automap-search pp), or
         auto (default): the simplest of nearly equal plans of all kinds, or by the length L that of tables, corrected by
-        exact. A named planner's own plan is returned as it is
+        exact, and where that proves nothing the network's, if shorter. A named planner's own plan stays as it is
     --beam N               first cuts of the policy to go on from (default 4; 1: greedy)
     --certify-budget TIME  time, or milliseconds, in which the exact search proves the plan optimal, or corrects that of
         --planner auto (default 300 ms; 0: only a lower bound), or after which --planner exact stops (default 60 s),

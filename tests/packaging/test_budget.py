@@ -33,10 +33,10 @@ BUDGET = {
     "planners": (846, 6),
     "planners/online": (309, 3),
     "planners/placement": (3_268, 17),
-    "planners/portfolio": (2_848, 13),
+    "planners/portfolio": (2_872, 13),
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
-    "planners/staged": (3_373, 19),
+    "planners/staged": (3_374, 19),
     "planners/strategies": (3_301, 14),
     "plots": (1_236, 9),
     "requests": (2_786, 15),
@@ -50,10 +50,10 @@ BUDGET = {
     "infer": (6_087, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_121, 33),
+    "benchmarks": (6_165, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_653, "files": 429, "compiled": 76, "numbers": 265}
+TOTALS = {"lines": 77_678, "files": 429, "compiled": 76, "numbers": 266}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -32,7 +32,7 @@ class AutoConfig:
     """How the default planner chooses, and how much it computes.
 
     Attributes:
-        policy: policy file that plans for the length L first; None is none.
+        policy: policy file that plans for the length L first; with None the shipped one does where nothing is proven.
         beam: first cuts of the policy from which it goes on greedily.
         certify_s: counted seconds (planners.effort) to prove a plan of one problem optimal, or to correct it.
         refine_s: counted seconds to move the cuts of one plan by single instructions; 0 leaves them on the grid.

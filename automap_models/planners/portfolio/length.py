@@ -1,6 +1,7 @@
 """Plans by Auto-MAP's length L: the policy's, uniform cuts and data parallelism, corrected and proven by exact search.
 
     problems (S, M) ──▶ baselines, tables and moves ──▶ exact search where these have no plan ──▶ prove ──▶ refine
+                                                                        not proven: the network ──┴──▶ prove
 
 This is the paper's own objective (cost-model.md, "Pipeline length"): it knows no schedule, and stages of any size.
 """
@@ -23,11 +24,14 @@ from automap_models.planners.portfolio.proofs import Attempt, best_of, prove
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.improve import Moves, cut_places
+from automap_models.planners.staged.policy import PolicyPlanner
 from automap_models.planners.staged.search import STARTS, TablesPlanner, anytime_search, first_plans, refine
 
 TABLES = TablesPlanner.name
 SEARCH_S = 5.0
 """Counted seconds that the exact search may take in all for problems of which no plan was found."""
+NETWORK_S = 1.0
+"""Counted seconds beside and between plans of the network, of all problems."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ class LengthSearch:
     """The best plan by the length L.
 
     Attributes:
-        policy: that is asked for plans first, of the problems that it was trained for; None is none.
+        policy: that is asked for plans first, of the problems that it was trained for; None is the shipped one, which
+            is asked where nothing is proven of the plans of tables.
         prove_s, refine_s: counted seconds for the proof of one problem and for moving the cuts of one plan.
         deadline: when to stop in any case.
         baselines: results that others are compared with, as they were planned.
@@ -66,6 +71,8 @@ class LengthSearch:
                 problems[-1], None, None, none, search_log=tuple(attempt.log_entry(False) for attempt in attempts)
             )
         bound = prove(attempts, self.prove_s, self.deadline)
+        if self.policy is None and self._network_is_shorter(attempts):
+            bound = prove(attempts, self.prove_s, self.deadline)
         winner, plan = self._refined(attempts)
         cost = winner.costs(plan)
         notes = (*_who_stood_in(winner, attempts), *_what_was_corrected(winner, plan), *_what_was_refined(winner, plan))
@@ -93,6 +100,23 @@ class LengthSearch:
         _, plan = moves.improved(first_plans(moves), equal=False, count=STARTS) if moves.can_cut else (None, None)
         if plan is not None:
             attempt.offer(plan, attempt.costs(plan))
+
+    def _network_is_shorter(self, attempts: Sequence[Attempt]) -> bool:
+        """Ask the shipped network about the problems of which nothing is proven; whether it has the shortest plan."""
+        network, best_s = PolicyPlanner(), best_of(attempts).step_s
+        several = [attempt for attempt in attempts if attempt.problem.stages > 1 and not attempt.closed]
+        like_trained = [attempt for attempt in several if network.out_of_range(attempt.problem) is None]
+        if not like_trained:
+            return False
+        deadline = self.deadline.part(NETWORK_S, effort.counted_s)
+        results = network.solve_batch([attempt.problem for attempt in like_trained], deadline=deadline)
+        for attempt, result in zip(like_trained, results, strict=True):
+            before_s = attempt.step_s
+            attempt.take(result)
+            if attempt.step_s < before_s < np.inf:
+                shorter = 100 * (1 - attempt.step_s / before_s)
+                attempt.notes.append(f"the trained network made the plan shorter, by {shorter:.2g} %")
+        return best_of(attempts).step_s < best_s * (1.0 - LENGTH_ROUNDING)
 
     def _baseline(self, attempt: Attempt, planner: UniformPlanner | DataParallelPlanner) -> None:
         result = planner.solve(attempt.problem)

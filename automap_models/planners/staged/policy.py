@@ -94,16 +94,17 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
             pipelines = [_by_length(problems[i]) for i in numbers]
             best = self.policy.best_plans(pipelines, self.config.beam, self.name)
             for i, plans in zip(numbers, best, strict=True):
-                yield i, self._searched(problems[i], plans) if self.config.search else plans[0]
+                yield i, self._searched(problems[i], plans, deadline) if self.config.search else plans[0]
 
-    def _searched(self, problem: StagedProblem, plans: list[StagedPlan]) -> StagedPlan:
+    def _searched(self, problem: StagedProblem, plans: list[StagedPlan], deadline: Deadline) -> StagedPlan:
         """The shortest plan found beside the best of the network's and between the cuts of all of them."""
         cuts = cut_places(problem)
         if cuts is None:
             cuts = problem.grid.instruction_of_point[problem.grid.cut_points]
         if problem.schedule is not None:  # the network's order is by the length L
             plans = sorted(plans, key=Moves(problem, cuts).step_s)
-        return around(plans, Costs(problem), cuts, problem.granularity // 2, Deadline(LOOK_S, effort.counted_s))
+        deadline = deadline.part(LOOK_S, effort.counted_s)
+        return around(plans, Costs(problem), cuts, problem.granularity // 2, deadline)
 
 
 def _by_length(problem: StagedProblem) -> StagedProblem:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,13 +17,17 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
+from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Planner, Watch
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.length import LengthSearch
 from automap_models.planners.portfolio.space import default_stages
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.costs import StagedResult, result_of
+from automap_models.planners.staged.policy import PolicyPlanner
 
+ROOT = Path(__file__).resolve().parents[3]
 CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=100.0, inter=1.0, memory=100.0, name="tiny")
 
 
@@ -137,6 +143,31 @@ def test_a_policy_that_finds_nothing_that_fits_gives_way_to_tables() -> None:
     choice = choose([problem(**PIPELINE_WINS)], Scripted(None))
     assert choice.plan.planner == "tables"
     assert choice.notes[0] == "the policy found no plan: tables took its place"
+
+
+def real(topo: str, stages: int) -> StagedProblem:
+    """VGG-19 on a shipped cluster."""
+    return StagedProblem(read_profile(ROOT / "examples" / "vgg19_v100.npz"), read_cluster(topo), stages, 16)
+
+
+def test_where_nothing_is_proven_the_shipped_network_is_asked_and_named() -> None:
+    """Twelve stages of a CNN, whose work lies in its front and whose parameters at its end: tables are far off."""
+    problem = real("C", 12)
+    choice = choose([problem])
+    assert choice.plan.planner == "policy"
+    assert choice.bound == Bound(choice.cost.length_s, "exact")  # as short as it is, the proof comes to its end
+    before_s = make_planner("tables").solve(problem).cost.length_s
+    assert choice.cost.length_s < 0.7 * before_s
+    shorter = 100 * (1 - choice.cost.length_s / before_s)
+    assert choice.notes == (f"the trained network made the plan shorter, by {shorter:.2g} %",)
+
+
+def test_what_is_proven_asks_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PolicyPlanner, "solve_batch", Mock(side_effect=AssertionError("the network was asked")))
+    problem = real("A", 2)
+    assert choose([problem]).bound.proof == "exact"
+    with pytest.raises(AssertionError, match="the network was asked"):
+        choose([problem], prove_s=0.0)
 
 
 def test_without_time_for_a_proof_the_plan_gets_a_lower_bound() -> None:
