@@ -95,8 +95,10 @@ def test_a_result_is_exported_as_its_file_is(
     assert am.export(result, "torch-csv").written.text == capsys.readouterr().out
     assert am.export(plan, "torch-csv").written.text == am.export(result, "torch-csv", out=program).written.text
     assert program.read_text() == am.export(result, "torch-csv").written.text
+    even = am.infer(PROFILE, "C", stages=4, planner="uniform")
+    even.save(plan)
     by_file = am.export(plan, "galvatron", am.read_profile(PROFILE), snap=True, out=tmp_path / "a.json")
-    assert by_file.written.text == am.export(result, "galvatron", snap=True, out=tmp_path / "b.json").written.text
+    assert by_file.written.text == am.export(even, "galvatron", snap=True, out=tmp_path / "b.json").written.text
 
 
 def test_a_plan_of_a_profile_is_of_every_kind() -> None:
