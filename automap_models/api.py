@@ -345,9 +345,8 @@ def doctor(
             `global_batch`, `recompute`; and `min_gain`.
 
     Returns:
-        `current` is the price of what the file says, or None where that is refused; `refusals` are sentences; `plan`
-        and `cost` the better setting, or None; `changes` the lines of the file that it changes; `shorter` what is
-        shorter and harder to run.
+        `current` is the price of what the file says, or None where that is refused; `plan` and `cost` are the better
+        setting, or None; `changes` its lines of the file; `refusals` sentences; `shorter` what is harder to run.
 
     Raises:
         BadInput: the file cannot be read or contradicts itself, or something that matters is not known or not said.

@@ -132,10 +132,12 @@ class _Watcher:
 
     def _watch(self) -> None:
         while self._busy.wait():
-            time.sleep(0.25)
-            for options, until_s in list(self._until_s.values()):
-                if time.process_time() > until_s:
-                    options.terminate = True
+            self._busy.clear()  # before the look: a run that begins from here on sets it again
+            while self._until_s:
+                time.sleep(0.25)
+                for options, until_s in list(self._until_s.values()):
+                    if time.process_time() > until_s:
+                        options.terminate = True
 
     @contextmanager
     def stopped_after(self, options: onnxruntime.RunOptions, allowance_s: float) -> Iterator[None]:
@@ -147,8 +149,6 @@ class _Watcher:
             yield
         finally:
             del self._until_s[id(options)]
-            if not self._until_s:
-                self._busy.clear()
 
 
 @cache

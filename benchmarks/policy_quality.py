@@ -93,7 +93,7 @@ def real_problems(profiles: Sequence[Path]) -> Problems:
 class TablesAlone(LengthSearch):
     """The default by the length L, without the network."""
 
-    def _network_is_shorter(self, attempts: Sequence[Attempt]) -> bool:
+    def _ask_network(self, attempts: Sequence[Attempt]) -> bool:
         return False
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (984, 8),
+    "automap_models": (983, 8),
     "core": (8_044, 37),
     "cost": (4_009, 20),
     "envs": (1_509, 12),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_165, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_678, "files": 429, "compiled": 76, "numbers": 266}
+TOTALS = {"lines": 77_677, "files": 429, "compiled": 76, "numbers": 266}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -7,6 +7,7 @@ damaged loop could run for ever and a damaged shape could ask for all memory.
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -173,8 +174,11 @@ def huge_tensor() -> list[onnx.NodeProto]:
 def test_a_loop_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy_file, "ALLOWANCE_S", 0.2)
     file = write_policy(tmp_path / "policy.onnx", endless_loop())
-    with pytest.raises(BadInput, match=r"no plan after 0\.2 s of processor time"):
-        plan_with(file, 16)
+    with ThreadPoolExecutor(2) as threads:  # one after another, and two beside each other, by one watcher
+        for beside in (1, 2):
+            for failed in [threads.submit(plan_with, file, 16) for _ in range(beside)]:
+                with pytest.raises(BadInput, match=r"no plan after 0\.2 s of processor time"):
+                    failed.result(timeout=60)
 
 
 def test_a_tensor_larger_than_the_memory_is_refused(tmp_path: Path) -> None:

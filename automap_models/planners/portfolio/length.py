@@ -71,7 +71,7 @@ class LengthSearch:
                 problems[-1], None, None, none, search_log=tuple(attempt.log_entry(False) for attempt in attempts)
             )
         bound = prove(attempts, self.prove_s, self.deadline)
-        if self.policy is None and self._network_is_shorter(attempts):
+        if self.policy is None and self._ask_network(attempts):
             bound = prove(attempts, self.prove_s, self.deadline)
         winner, plan = self._refined(attempts)
         cost = winner.costs(plan)
@@ -101,7 +101,7 @@ class LengthSearch:
         if plan is not None:
             attempt.offer(plan, attempt.costs(plan))
 
-    def _network_is_shorter(self, attempts: Sequence[Attempt]) -> bool:
+    def _ask_network(self, attempts: Sequence[Attempt]) -> bool:
         """Ask the shipped network about the problems of which nothing is proven; whether it has the shortest plan."""
         network, best_s = PolicyPlanner(), best_of(attempts).step_s
         several = [attempt for attempt in attempts if attempt.problem.stages > 1 and not attempt.closed]
