@@ -25,7 +25,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import combinations, count
+from itertools import combinations, count, islice
 from math import comb
 
 import numpy as np
@@ -106,17 +106,16 @@ class Search:
     """The least bound of what was neither ruled out nor searched to the end."""
 
     def __post_init__(self) -> None:
-        shared = self.problem.costs
-        self.problem = problem = replace(self.problem, shared=shared)
-        self.pricing = shared.pricing
-        self.grid = Grid(problem)
-        self.recompute = problem.recompute
+        shared, self.grid = self.problem.costs, Grid(self.problem)
+        self.pricing, self.recompute = shared.pricing, self.problem.recompute
         self.queue: list[tuple[float, int, Explore]] = []
         self.numbers = count()
         self.reported_s = 0.0
         self.begun_s = effort.counted_s()
         self.bounds_s: list[tuple[float, float]] = []  # counted seconds of the search, least bound
         self.entered: set[RankCosts] = set()
+        self.smallest: dict[Degrees, Degrees] = {}  # with micro-batches of 1, and with the smallest that there are
+        self.room: dict[Degrees, bool] = {}
         self.incumbent = Incumbent(self.config.gap, self.config.patience) if self.former is None else self.former
         self.costs = partial(self.grid.costs, shared)
 
@@ -159,10 +158,14 @@ class Search:
         degree_sets = self.bounded_degrees()
         # A share of 1F1B's bubble, of which other schedules have less.
         likely = sorted(degree_sets, key=lambda entry: entry[0] * (1 + 0.3 * self.waiting(entry[1])))
-        self.price_estimates([entry for _, entry in likely[: 4 * self.config.guesses]], self.config.guesses)
+        with_room = (degrees for _, degrees in likely if self.has_room(degrees))
+        self.price_estimates(list(islice(with_room, 4 * self.config.guesses)), self.config.guesses)
         self.descend()
-        for bound_s, degrees in degree_sets:
-            self.push(bound_s, partial(self.split_degrees, degrees))
+        for bound_s, degrees in sorted(degree_sets, key=lambda entry: entry[0]):
+            if self.has_room(degrees):
+                self.push(bound_s, partial(self.split_degrees, degrees))
+                if bound_s >= self.limit_s:  # so are all that come after it
+                    break
         while self.queue:
             bound_s, _, explore = heapq.heappop(self.queue)
             proven = self.open_s <= bound_s and self.incumbent.stale(2)
@@ -206,26 +209,30 @@ class Search:
         degree_sets = [degrees for degrees in self.grid.degree_sets() if self.grid.schedules(degrees)]
         degree_sets.sort(key=lambda degrees: oddities(degrees, per_node, shape.sequence))
         self.counts.divisions += len(degree_sets)
+        usual = usual_degrees(degree_sets, per_node, shape.experts or 1)
+        if len(degree_sets) > (most := LISTED * (1 + self.config.guesses)):
+            degree_sets, self.open_s = degree_sets[:most], 0.0
         for layers in self.pricing.layers:
             layers.expect(degrees.micro_batch for degrees in degree_sets)
-        usual = usual_degrees(degree_sets, per_node, shape.experts or 1)
         self.price_estimates(usual, self.config.guesses // 4)
         listing = self.deadline.part(0.5 * self.config.budget_s, effort.counted_s)
         bounded: list[tuple[float, Degrees]] = []
-        room: dict[Degrees, bool] = {}  # of degrees with their smallest micro-batch
-        for number, degrees in enumerate(degree_sets):
-            if listing.passed or number >= LISTED * (1 + self.config.guesses):
+        for degrees in degree_sets:
+            if listing.passed:
                 self.open_s = 0.0
                 break
-            alike = degrees._replace(micro_batch=1)
-            if alike not in room:
-                least, reserve = self.costs(degrees, self.grid.zeros(degrees)[-1]), self.problem.reserve(degrees.pp)
-                room[alike] = has_room(least, self.recompute, reserve)
-            if not room[alike]:
-                continue
+            self.smallest.setdefault(degrees._replace(micro_batch=1), degrees)
             costs = self.costs(degrees, self.grid.zeros(degrees)[0])
             bounded.append((degrees_bound(costs, self.recompute), degrees))
         return bounded
+
+    def has_room(self, degrees: Degrees) -> bool:
+        """Whether anything of these degrees may fit, with their smallest micro-batch."""
+        degrees = self.smallest[degrees._replace(micro_batch=1)]
+        if degrees not in self.room:
+            least, reserve = self.costs(degrees, self.grid.zeros(degrees)[-1]), self.problem.reserve(degrees.pp)
+            self.room[degrees] = has_room(least, self.recompute, reserve)
+        return self.room[degrees]
 
     def split_degrees(self, degrees: Degrees, bound_s: float) -> None:
         """Into the stages of ZeRO."""
