@@ -344,8 +344,8 @@ def _require_runtime(named: Runtime | str | Path | None, fields: Mapping[str, An
         BadInput: a field asks for it; says what the framework has instead.
     """
     limits = _runtime_limits(named)
-    for name, value in fields.items() if limits is not None else ():
-        objection = limits.field_objection(name, value, facts)
+    for name, value in fields.items():
+        objection = None if limits is None else limits.field_objection(name, value, facts)
         if objection is not None:
             raise BadInput(objection.what, where=f"`{name}`", do=f"{objection.do}, or another `runtime`")
 

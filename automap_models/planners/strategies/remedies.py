@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -98,7 +99,7 @@ def with_hosts(
         return result
     watch(Progress("trying activations on hosts"))
     hosted = replace(problem, hosted=True, start=(plan, plan))
-    short = replace(config, gap=max(WORTH_OF_BLOCKS, config.gap))
+    other, short = result, replace(config, gap=max(WORTH_OF_BLOCKS, config.gap))
     for search in dict.fromkeys((short, config)):  # the short one says whether the other is worth it
         other = StrategiesPlanner(search).solve(hosted, deadline=deadline, watch=watch)
         if other.plan is None or other.cost.step_s > (1.0 - WORTH_OF_BLOCKS) * result.cost.step_s:
@@ -161,6 +162,7 @@ def first_remedy(changes: Sequence[Change], watch: Watch = SILENT, deadline: Dea
     by bisection, for which memory is looked at and nothing is searched. Or one of the next two, where what is found
     with the first one is not USEFUL."""
 
+    @cache
     def fitting(changed: StrategyProblem) -> Estimate | None:
         problem = _of_one_sample(changed)
         least = emptiest(problem) if holds_state(problem) else None
