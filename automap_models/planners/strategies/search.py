@@ -25,7 +25,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import combinations, count, islice
+from itertools import combinations, count
 from math import comb, gcd
 
 import numpy as np
@@ -115,8 +115,6 @@ class Search:
         self.begun_s = effort.counted_s()
         self.bounds_s: list[tuple[float, float]] = []  # counted seconds of the search, least bound
         self.entered: set[RankCosts] = set()
-        self.smallest: dict[Degrees, Degrees] = {}  # with micro-batches of 1, and with the smallest that there are
-        self.room: dict[Degrees, bool] = {}
         self.incumbent = Incumbent(self.config.gap, self.config.patience) if self.former is None else self.former
         self.costs = partial(self.grid.costs, shared)
 
@@ -159,14 +157,10 @@ class Search:
         degree_sets = self.bounded_degrees()
         # A share of 1F1B's bubble, of which other schedules have less.
         likely = sorted(degree_sets, key=lambda entry: entry[0] * (1 + 0.3 * self.waiting(entry[1])))
-        with_room = (degrees for _, degrees in likely if self.has_room(degrees))
-        self.price_estimates(list(islice(with_room, 4 * self.config.guesses)), self.config.guesses)
+        self.price_estimates([entry for _, entry in likely[: 4 * self.config.guesses]], self.config.guesses)
         self.descend()
-        for bound_s, degrees in sorted(degree_sets, key=lambda entry: entry[0]):
-            if self.has_room(degrees):
-                self.push(bound_s, partial(self.split_degrees, degrees))
-                if bound_s >= self.limit_s:  # so are all that come after it
-                    break
+        for bound_s, degrees in degree_sets:
+            self.push(bound_s, partial(self.split_degrees, degrees))
         while self.queue:
             bound_s, _, explore = heapq.heappop(self.queue)
             proven = self.open_s <= bound_s and self.incumbent.stale(2)
@@ -218,23 +212,21 @@ class Search:
         self.price_estimates(usual, self.config.guesses // 4)
         listing = self.deadline.part(0.5 * self.config.budget_s, effort.counted_s)
         bounded: list[tuple[float, Degrees]] = []
+        room: dict[Degrees, bool] = {}  # of degrees with their smallest micro-batch
         for degrees in degree_sets:
             if listing.passed:
                 self.open_s = 0.0
                 break
-            self.smallest.setdefault(degrees._replace(micro_batch=1), degrees)
+            alike = degrees._replace(micro_batch=1)
+            if alike not in room:
+                # ZeRO-3 divides more, but gathers: of a model of few blocks ZeRO-2 may hold less.
+                most, reserve = self.grid.zeros(degrees)[:-3:-1], self.problem.reserve(degrees.pp)
+                room[alike] = any(has_room(self.costs(degrees, zero), self.recompute, reserve) for zero in most)
+            if not room[alike]:
+                continue
             costs = self.costs(degrees, self.grid.zeros(degrees)[0])
             bounded.append((degrees_bound(costs, self.recompute), degrees))
         return bounded
-
-    def has_room(self, degrees: Degrees) -> bool:
-        """Whether anything of these degrees may fit, with their smallest micro-batch."""
-        degrees = self.smallest[degrees._replace(micro_batch=1)]
-        if degrees not in self.room:
-            # ZeRO-3 divides more, but gathers: of a model of few blocks ZeRO-2 may hold less.
-            most, reserve = self.grid.zeros(degrees)[:-3:-1], self.problem.reserve(degrees.pp)
-            self.room[degrees] = any(has_room(self.costs(degrees, zero), self.recompute, reserve) for zero in most)
-        return self.room[degrees]
 
     def split_degrees(self, degrees: Degrees, bound_s: float) -> None:
         """Into the stages of ZeRO."""
