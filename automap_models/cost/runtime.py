@@ -70,7 +70,7 @@ class Runtime:
             and gradients without ZeRO, too, go beside nothing where messages of a pipeline, or sums of tensor
             parallelism across nodes, wait in the same queue of the device (CUDA_DEVICE_MAX_CONNECTIONS=1).
         bucket_bytes: of the 16-bit gradients that are summed together; a larger matrix is alone. None are one sum.
-        eager: whether norms and gates of feed-forward layers are several kernels, of which each saves what it reads.
+        eager: whether norms, activations and gates are several kernels, of which each saves what it reads.
         saves_gathered: whether tokens that sequence parallelism gathers for a product are saved whole, and not gathered
             again in the backward pass.
         weighs_within: whether a token's experts are weighted before their last product, whose result the backward pass

@@ -7,7 +7,17 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from automap_models.core.strategy import TransformerShape
-from automap_models.core.sublayer_sizes import Compressed, Indexer, Latent, Mixture, Recurrence, Rotary, Window
+from automap_models.core.sublayer_sizes import (
+    UNFUSED,
+    Compressed,
+    Indexer,
+    Latent,
+    Mixture,
+    Operations,
+    Recurrence,
+    Rotary,
+    Window,
+)
 from automap_models.errors import BadInput
 from automap_models.hlo.block_labels import BlockStack
 
@@ -111,6 +121,7 @@ class DecoderConfig(Dropouts):
         tower: what encodes images; None: the model is of text alone.
         predicting_layers: blocks after the others that predict later tokens from the hidden states and the next
             token's embedding (arXiv 2412.19437, section 2.2), each with the output matrix once more.
+        operations: what small ones save where they are not fused.
     """
 
     width: int
@@ -166,6 +177,7 @@ class DecoderConfig(Dropouts):
     scaled_changes: bool = False
     tower: Tower | None = None
     predicting_layers: int = 0
+    operations: Operations = UNFUSED
 
     @property
     def ties(self) -> bool:
@@ -273,6 +285,7 @@ class BertConfig(Dropouts):
         types: kinds of tokens; 0: nothing tells them.
         feed_forward: width of the feed-forward layers; None: four times as wide as the hidden states.
         embedding_width: None: that of the hidden states.
+        operations: see DecoderConfig.
     """
 
     width: int
@@ -285,6 +298,7 @@ class BertConfig(Dropouts):
     activation: Activation = "gelu"
     epsilon: float = 1e-12
     embedding_width: int | None = None
+    operations: Operations = UNFUSED
 
     @property
     def stacks(self) -> tuple[BlockStack, ...]:
@@ -313,6 +327,7 @@ class T5Config:
         gated: whether a third matrix gates the feed-forward layers (arXiv 2002.05202).
         tied: whether logits are taken with the word embedding.
         experts: in every second layer's feed-forward, from the second layer on; 0: none.
+        operations: see DecoderConfig.
     """
 
     width: int
@@ -329,6 +344,7 @@ class T5Config:
     gated: bool = False
     tied: bool = True
     epsilon: float = 1e-6
+    operations: Operations = UNFUSED
 
     drops: ClassVar[bool] = False
 
@@ -372,6 +388,11 @@ class Seq2SeqConfig:
     def width(self) -> int:
         """Of the hidden states."""
         return self.decoder.width
+
+    @property
+    def operations(self) -> Operations:
+        """Of the decoder."""
+        return self.decoder.operations
 
     @property
     def vocabulary(self) -> int:
@@ -421,6 +442,11 @@ class ImageConfig:
     def width(self) -> int:
         """Of the hidden states."""
         return self.tower.encoder.width
+
+    @property
+    def operations(self) -> Operations:
+        """Of the blocks."""
+        return self.tower.encoder.operations
 
     @property
     def vocabulary(self) -> int:

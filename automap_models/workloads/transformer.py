@@ -67,7 +67,7 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str, train
     trained = training.layers(shape.layers, holders[:1] == (0,), tower is not None, document)
     of_tower, of_places = trained[: -shape.layers - 2], trained[-shape.layers - 2 :]
     of_first, *of_blocks, of_last = of_places
-    first, last = Layer(sequence, dtype, of_first), Layer(sequence, dtype, of_last)
+    first, last = (Layer(sequence, dtype, part, sizes.operations) for part in (of_first, of_last))
     match sizes:
         case DecoderConfig():
             x, blocks = _decoder(sizes, first, last, of_blocks)
@@ -194,7 +194,7 @@ def t5_block(
         hands_on: whether later blocks read the encoder's output.
         sparse: whether it has experts.
     """
-    layer = Layer(sequence, dtype, training)
+    layer = Layer(sequence, dtype, training, c.operations)
     memory = layer.value(c.width)
     if first:
         layer.norm(layer.value(c.width), layer_norm=False)

@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_044, 37),
+    "core": (8_074, 37),
     "cost": (4_009, 20),
     "envs": (1_509, 12),
     "export": (2_483, 17),
@@ -45,7 +45,7 @@ BUDGET = {
     "run": (4_708, 24),
     "simulate": (1_759, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_018, 35),
+    "workloads": (6_078, 35),
     "zoo": (1, 1),
     "infer": (6_087, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_165, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_677, "files": 429, "compiled": 76, "numbers": 266}
+TOTALS = {"lines": 77_767, "files": 429, "compiled": 76, "numbers": 266}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -144,16 +144,8 @@ def test_every_family_has_the_forward_flop_that_torch_counts(model_type: str, tm
     counter = pytest.importorskip("torch.utils.flop_counter")
     config = hugging_face.configuration(model_type, **ALL_TOKENS.get(model_type, {}))
     model = hugging_face.model_of(config, attn_implementation="eager").eval()
-    tokens = torch.zeros((1, 24), dtype=torch.int64)
-    given = {"input_ids": tokens}
-    if "num_mel_bins" in vars(config):
-        given = {"input_features": torch.zeros(1, config.num_mel_bins, 24)}
-    if config.is_encoder_decoder:
-        given["decoder_input_ids"] = tokens
-    if "image_size" in vars(config):
-        given = {"pixel_values": torch.zeros(1, 3, config.image_size, config.image_size)}
     with counter.FlopCounterMode(display=False) as counted, torch.no_grad():
-        model(**given)
+        model(**hugging_face.inputs(config))
     predicting = {"mtp": 0} if model_type in ("deepseek_v3", "glm4_moe") else {}
     work = model_work(
         read_config(hugging_face.written(config, tmp_path), **predicting).architecture, "m", 24, "float32"
