@@ -226,7 +226,7 @@ def command(question: Question) -> str:
         if isinstance(fields.get(name), tuple):
             raise BadInput("of each stage is no option of the command", where=f"`{name}`", do="copy Python")
     topo = "--topo" if question.cluster in known_clusters() else "--gpus"
-    words = ["automap", "plan", question.model if question.config is None else "config.json", topo, question.cluster]
+    words = ["automap", "plan", question.file or question.model, topo, question.cluster]
     training = question.training()
     patterns = training.pop("freeze", ())
     given = {"sequence": question.sequence, "runtime": question.runtime, **fields, **training}
@@ -243,7 +243,7 @@ def python(question: Question) -> str:
     """The lines of Python that price the strategy."""
     shipped = question.cluster in known_clusters()
     given = {"sequence": question.sequence, "runtime": question.runtime, **_fields(question), **question.training()}
-    options = [repr(question.model if question.config is None else "config.json")]
+    options = [repr(question.file or question.model)]
     options.append(f"{'' if shipped else 'gpus='}{question.cluster!r}")
     options += [f"{name}={value!r}" for name, value in given.items() if value is not None]
     return (

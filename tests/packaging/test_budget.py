@@ -27,22 +27,22 @@ BUDGET = {
     "cost": (4_009, 20),
     "envs": (1_509, 12),
     "export": (2_483, 17),
-    "formats": (5_300, 21),
-    "importing": (2_262, 16),
+    "formats": (5_312, 21),
+    "importing": (2_268, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
-    "planners/placement": (3_268, 17),
+    "planners/placement": (3_270, 17),
     "planners/portfolio": (2_872, 13),
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
-    "planners/staged": (3_374, 19),
+    "planners/staged": (3_392, 19),
     "planners/strategies": (3_301, 14),
     "plots": (1_236, 9),
-    "requests": (2_786, 15),
+    "requests": (2_790, 15),
     "rl": (960, 9),
-    "serve": (1_108, 7),
-    "run": (4_708, 24),
+    "serve": (1_148, 7),
+    "run": (4_713, 24),
     "simulate": (1_759, 10),
     "torch_export": (2_845, 13),
     "workloads": (6_078, 35),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_165, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_767, "files": 429, "compiled": 76, "numbers": 266}
+TOTALS = {"lines": 77_854, "files": 429, "compiled": 76, "numbers": 266}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
