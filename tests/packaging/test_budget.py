@@ -39,13 +39,13 @@ BUDGET = {
     "planners/staged": (3_392, 19),
     "planners/strategies": (3_301, 14),
     "plots": (1_236, 9),
-    "requests": (2_790, 15),
+    "requests": (2_794, 15),
     "rl": (960, 9),
     "serve": (1_148, 7),
     "run": (4_713, 24),
     "simulate": (1_759, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_078, 35),
+    "workloads": (6_084, 35),
     "zoo": (1, 1),
     "infer": (6_087, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_165, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_854, "files": 429, "compiled": 76, "numbers": 266}
+TOTALS = {"lines": 77_864, "files": 429, "compiled": 76, "numbers": 266}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
