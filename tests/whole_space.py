@@ -100,13 +100,14 @@ def _with_memory(cluster: Cluster, room: float, share: float) -> Cluster:
     return Cluster.of_groups(groups, cluster.name)
 
 
-def _drawn(draw: np.random.Generator) -> StrategyProblem | None:
-    """A problem, or None where it has no strategies, or too many of them."""
+def _drawn(draw: np.random.Generator, groups: int) -> StrategyProblem | None:
+    """A problem in which ZeRO divides within so many groups; None where it has no strategies, or too many of them."""
     kind = str(draw.choice(["gpt", "series", "experts"]))
     work = model_work(kind, int(draw.integers(1, 5)), int(draw.choice([64, 256])), int(draw.choice([32, 128])))
     cluster = _cluster(draw)
     names = draw.permutation(list(VALUES))[: int(draw.integers(3, 8))].tolist()
     fixed = {name: VALUES[name][int(draw.integers(len(VALUES[name])))] for name in names}
+    fixed["dp_replicate"] = groups
     launch_s, overlap = float(draw.choice([0.0, 6e-6])), float(draw.choice([0.0, 0.3, 1.0]))
     problem = StrategyProblem(
         work=work,
@@ -132,8 +133,9 @@ def _drawn(draw: np.random.Generator) -> StrategyProblem | None:
 def whole_space_problem(seed: int) -> StrategyProblem:
     """The first draw of a seed that has strategies, and few enough."""
     draw = np.random.default_rng([seed, 14])
+    groups = int(np.random.default_rng([seed, 15]).choice([1, 1, 2]))
     while True:
-        problem = _drawn(draw)
+        problem = _drawn(draw, groups)
         if problem is not None:
             return problem
 

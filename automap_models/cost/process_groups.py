@@ -43,7 +43,7 @@ from automap_models.core.schedules import SCHEDULES, ranks_of_stages
 from automap_models.core.strategy import Strategy
 from automap_models.cost.collectives import ACROSS_S, LATENCY_S, RING_DEVICES, group_spans
 
-Sizes = tuple[int, int, int, int]
+Sizes = tuple[int, int, int, int, int]
 """Of the axes of a mesh of devices."""
 Axes = tuple[tuple[int, ...], ...]
 """Of the groups of devices in a mesh, for each kind of groups."""
@@ -142,8 +142,10 @@ class ProcessGroups:
 
     Attributes:
         tensor, context, experts: of tp, cp and ep.
-        data: that hold the same weights: the ranks of data and context parallelism.
-        expert_data: that hold the same experts.
+        data: that hold the same weights: the ranks of data and context parallelism, or those of one of the groups that
+            `dp_replicate` makes of them.
+        expert_data: that hold the same experts, likewise.
+        replicas: that hold the same part of what such a group divides.
         crossing: [pp·vp-1] devices of a node that send to another node at once between two virtual stages; 0 where the
             ends are in the same nodes, -1 where they are the same devices.
         ends_crossing: the same between the first and the last rank of the pipeline.
@@ -155,6 +157,7 @@ class ProcessGroups:
     experts: ProcessGroup
     data: ProcessGroup
     expert_data: ProcessGroup
+    replicas: ProcessGroup
     crossing: tuple[int, ...]
     ends_crossing: int
     intra: float
@@ -163,6 +166,11 @@ class ProcessGroups:
     def gather_s(self, others_bytes: float, experts_bytes: float, pieces: float = 1) -> float:
         """Seconds of gathering, or of reducing and scattering, weights or gradients without experts', and theirs."""
         return self.data.gather_s(others_bytes, pieces) + self.expert_data.gather_s(experts_bytes, pieces)
+
+    def replicas_s(self, others_bytes: float, experts_bytes: float) -> float:
+        """Seconds of summing over replicas what groups have reduced and scattered of so many bytes, experts' apart."""
+        parts = others_bytes / self.data.size, experts_bytes / self.expert_data.size
+        return sum(map(self.replicas.all_reduce_s, parts))
 
     def ends_sum_s(self, summed_bytes: float) -> float:
         """Seconds in which each device of the first rank and its partner of the last rank sum so many bytes."""
@@ -192,32 +200,36 @@ def process_groups(
         expert_shares: those of the groups of experts, inside a node and across; None: the others'.
     """
     s = strategy
-    meshes = ((s.pp, s.dp, s.cp, s.tp), _DENSE), ((s.pp, s.expert_data, s.ep, s.expert_tensor), _OF_EXPERTS)
+    copies = s.pp, s.dp_replicate
+    dense_mesh = (*copies, s.dp // s.dp_replicate, s.cp, s.tp), _DENSE
+    meshes = dense_mesh, ((*copies, s.expert_shards, s.ep, s.expert_tensor), _OF_EXPERTS)
     bounds = (cluster.devices_per_node,) if not cluster.groups else tuple(cluster.node_bounds[1:].tolist())
     (dense, ranks), (of_experts, _) = (_spans(*mesh, bounds) for mesh in meshes)
     intra, inter = cluster.intra * constants.intra_efficiency, cluster.inter * constants.inter_efficiency
     lies = ranks_of_stages(strategy.stages, strategy.pp, SCHEDULES[strategy.schedule].placement)
     crossing = tuple([-1 if a == b else ranks[(a, b) if a < b else (b, a)] for a, b in pairwise(lies)])
-    shares: tuple[float, ...] = (1.0,) * 5
+    shares: tuple[float, ...] = (1.0,) * 6
     of_messages = 1.0
     if cluster.links:
         (of_dense, of_messages), (beside, _) = (_link_shares(*mesh, cluster.links) for mesh in meshes)
         shares = (*of_dense, *beside)
-    tensor, context, data, experts, expert_data = (
+    tensor, context, data, replicas, experts, expert_data = (
         ProcessGroup(size, inside, across, sharing, intra * share, inter)
         for (size, inside, across, sharing), share in zip((*dense, *of_experts), shares, strict=True)
     )
     if expert_shares is not None:
-        of_links = cluster.intra * expert_shares[0] * shares[3], cluster.inter * expert_shares[1]
+        of_links = cluster.intra * expert_shares[0] * shares[4], cluster.inter * expert_shares[1]
         experts = replace(experts, intra=of_links[0], inter=of_links[1])
     ends = ranks[0, strategy.pp - 1]
-    return ProcessGroups(tensor, context, experts, data, expert_data, crossing, ends, intra * of_messages, inter)
+    groups = tensor, context, experts, data, expert_data, replicas
+    return ProcessGroups(*groups, crossing, ends, intra * of_messages, inter)
 
 
-_DENSE: Axes = ((3,), (2,), (1, 2))
-"""Of the mesh of pp, dp, cp and tp: those of tp, cp, and the same weights."""
-_OF_EXPERTS: Axes = ((2,), (1,))
-"""Of the mesh of pp, expert data parallelism, ep and expert tensor parallelism: those of ep, and the same experts."""
+_DENSE: Axes = ((4,), (3,), (2, 3), (1,))
+"""Of the mesh of pp, replicas, dp in one of these, cp and tp: those of tp, cp, the same weights, and replicas."""
+_OF_EXPERTS: Axes = ((3,), (2,))
+"""Of the mesh of pp, replicas, expert data parallelism in one of these, ep and expert tensor parallelism: those of ep,
+and the same experts."""
 
 
 @lru_cache(maxsize=8192)

@@ -95,9 +95,10 @@ def offered(question: Question) -> Mapping[str, tuple[object, ...]]:
         BadInput: the model or the cluster cannot be used.
     """
     shape = request_of(question, price=True).source.model.shape  # type: ignore[attr-defined]
-    tensor = question.tp or 1
+    tensor, (cluster, _) = question.tp or 1, cluster_named(question.cluster)
     etp = (1, tensor) if shape.experts and tensor > 1 else ()
-    return {**_degrees(shape, cluster_named(question.cluster)[0].devices), "etp": etp, **LANES}
+    groups = (1, *(n for n in range(2, cluster.nodes + 1) if cluster.nodes % n == 0 and question.zero))
+    return {**_degrees(shape, cluster.devices), "etp": etp, "dp_replicate": groups, **LANES}
 
 
 def _reason(question: Question) -> str | None:

@@ -79,6 +79,7 @@ class Question(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     tp: Number | None = None
     pp: Number | None = None
     dp: Number | None = None
+    dp_replicate: Number | None = None
     vp: Number | None = None
     cp: Number | None = None
     ep: Number | None = None

@@ -185,7 +185,7 @@ def test_a_schedule_of_too_many_passes_is_not_drawn(ask: Ask) -> None:
 @pytest.mark.parametrize("fields", [{}, {"vp": 2}, {"pp": 4, "zero": 3, "runtime": "fsdp"}, {"runtime": "megatron"}])
 def test_a_value_has_a_reason_where_its_price_is_refused(ask: Ask, fields: dict[str, Any]) -> None:
     choices = ask("choices", **fields)[1]
-    assert {*choices} == {"tp", "pp", "cp", "ep", "etp", *web.answers.LANES}
+    assert {*choices} == {"tp", "pp", "cp", "ep", "etp", "dp_replicate", *web.answers.LANES}
     for name, values in choices.items():
         for choice in values:
             status, _ = ask("price", **{**fields, name: choice["value"]})

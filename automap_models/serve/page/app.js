@@ -8,22 +8,22 @@
 const LANES = [ // field, what it is, the value that is not said; null where the server chooses
   ["tp", "tensor parallel", 1], ["pp", "pipeline ranks", 1], ["cp", "context parallel", 1], ["ep", "expert parallel", 1],
   ["etp", "devices that share each expert", null], ["vp", "virtual stages a rank", null], ["micro_batch", "samples of a micro-batch", 1], ["schedule", "order of passes", null],
-  ["recompute", "in the backward pass", "none"], ["zero", "what data parallelism divides", 0],
+  ["recompute", "in the backward pass", "none"], ["zero", "what data parallelism divides", 0], ["dp_replicate", "groups of ranks in which it does (HSDP)", 1],
   ["sequence_parallel", "beside tp", false], ["offload", "in the memory of hosts", "none"],
   ["precision", "of weights and activations", null],
 ];
 const WORDS = {
   zero: ["nothing", "1 optimizer", "2 gradients", "3 weights (FSDP)"], sequence_parallel: { false: "off", true: "on" },
   offload: { none: "nothing", optimizer: "optimizer" },
-  names: { micro_batch: "micro-batch", zero: "ZeRO", sequence_parallel: "sequence parallel" },
+  names: { micro_batch: "micro-batch", zero: "ZeRO", dp_replicate: "ZeRO groups", sequence_parallel: "sequence parallel" },
 };
 const TRAINING = ["lora", "freeze", "packed", "quantize", "loss", "optimizer", "states"];
 const INPUTS = ["model", "cluster", "sequence", "global_batch", "runtime", "config", ...TRAINING];
 const COUNTS = ["sequence", "global_batch", "packed"];
 const EXACT = ["layers", "recompute_blocks", "dispatcher"]; // what a search finds and no control says
 const CLEARS = { // a field → what a search found that means nothing beside another value of it
-  model: [...EXACT, "etp"], config: [...EXACT, "etp", "profile"], profile: [...EXACT, "etp", "config", "sequence"], cluster: [...EXACT, "etp"], pp: ["layers", "recompute_blocks"], vp: ["layers", "recompute_blocks"],
-  schedule: ["layers", "recompute_blocks"], tp: ["etp"], ep: ["etp", "dispatcher"], recompute: ["recompute_blocks"],
+  model: [...EXACT, "etp"], config: [...EXACT, "etp", "profile"], profile: [...EXACT, "etp", "config", "sequence"], cluster: [...EXACT, "etp", "dp_replicate"], pp: ["layers", "recompute_blocks"], vp: ["layers", "recompute_blocks"],
+  schedule: ["layers", "recompute_blocks"], tp: ["etp"], zero: ["dp_replicate"], ep: ["etp", "dispatcher"], recompute: ["recompute_blocks"],
 };
 const PARTS = {
   compute_s: "compute", recompute_s: "recomputation", tensor_parallel_s: "tensor parallelism", context_parallel_s: "context parallelism",
@@ -150,7 +150,7 @@ function showChoices(choices) {
     if (usual === null && !fixed) offered.unshift({ value: null, reason: null });
     const value = state[field] ?? usual;
     if (!offered.some((choice) => JSON.stringify(choice.value) === JSON.stringify(value))) offered.push({ value, reason: null });
-    node.hidden = ["ep", "etp"].includes(field) && offered.length === 1; // where there is nothing to choose
+    node.hidden = ["ep", "etp", "dp_replicate"].includes(field) && offered.length === 1; // where there is nothing to choose
     const row = node.querySelector(".values"), texts = offered.map((choice) => JSON.stringify(choice.value));
     if (texts.join() !== [...row.querySelectorAll("input")].map((input) => input.value).join())
       row.replaceChildren(...offered.map(({ value }, i) => {

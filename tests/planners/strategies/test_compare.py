@@ -218,7 +218,7 @@ def test_the_least_number_of_devices_that_fits_and_that_one_gets_is_named(fits_o
 
     A model that one H100 was too small for asked for 3 of them, which nobody offers.
     """
-    fixed = {**FIXED, "zero": 3, "tp": 1, "cp": 1, "pp": 1}
+    fixed = {**FIXED, "zero": 3, "dp_replicate": 1, "tp": 1, "cp": 1, "pp": 1}
     one = replace(PROBLEM, cluster=Cluster(1, 1, 1e10, 1e9, 1e12), global_batch=120, fixed=fixed)
 
     def held(nodes: int) -> float:
