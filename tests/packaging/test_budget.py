@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (6_088, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_166, 33),
+    "benchmarks": (6_167, 33),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 77_978, "files": 429, "compiled": 76, "numbers": 266}
