@@ -285,7 +285,6 @@ class BertConfig(Dropouts):
         types: kinds of tokens; 0: nothing tells them.
         feed_forward: width of the feed-forward layers; None: four times as wide as the hidden states.
         embedding_width: None: that of the hidden states.
-        operations: see DecoderConfig.
     """
 
     width: int
@@ -327,7 +326,6 @@ class T5Config:
         gated: whether a third matrix gates the feed-forward layers (arXiv 2002.05202).
         tied: whether logits are taken with the word embedding.
         experts: in every second layer's feed-forward, from the second layer on; 0: none.
-        operations: see DecoderConfig.
     """
 
     width: int
@@ -390,11 +388,6 @@ class Seq2SeqConfig:
         return self.decoder.width
 
     @property
-    def operations(self) -> Operations:
-        """Of the decoder."""
-        return self.decoder.operations
-
-    @property
     def vocabulary(self) -> int:
         """Of the decoder."""
         return self.decoder.vocabulary
@@ -442,11 +435,6 @@ class ImageConfig:
     def width(self) -> int:
         """Of the hidden states."""
         return self.tower.encoder.width
-
-    @property
-    def operations(self) -> Operations:
-        """Of the blocks."""
-        return self.tower.encoder.operations
 
     @property
     def vocabulary(self) -> int:

@@ -45,7 +45,7 @@ BUDGET = {
     "run": (4_713, 24),
     "simulate": (1_760, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_084, 35),
+    "workloads": (6_074, 35),
     "zoo": (1, 1),
     "infer": (6_088, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_167, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_978, "files": 429, "compiled": 76, "numbers": 266}
+TOTALS = {"lines": 77_968, "files": 429, "compiled": 76, "numbers": 266}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
