@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_078, 37),
+    "core": (8_108, 37),
     "cost": (4_032, 20),
     "envs": (1_509, 12),
     "export": (2_495, 17),
@@ -39,21 +39,21 @@ BUDGET = {
     "planners/staged": (3_392, 19),
     "planners/strategies": (3_330, 14),
     "plots": (1_236, 9),
-    "requests": (2_790, 15),
+    "requests": (2_794, 15),
     "rl": (960, 9),
     "serve": (1_150, 7),
     "run": (4_713, 24),
     "simulate": (1_760, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_018, 35),
+    "workloads": (6_074, 35),
     "zoo": (1, 1),
     "infer": (6_088, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_166, 33),
+    "benchmarks": (6_167, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_878, "files": 429, "compiled": 76, "numbers": 266}
+TOTALS = {"lines": 77_968, "files": 429, "compiled": 76, "numbers": 266}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
