@@ -210,6 +210,7 @@ class FamilySizes(dict[str, Any]):
         if self.pop("adjusted", False):  # as transformers does for LFM2
             adjusted = int(multiplier * int(2 * self["feed_forward"] / 3))
             self["feed_forward"] = multiple * math.ceil(adjusted / multiple)
+        # Embeddings of another width need a projection, which no layer here has.
         if self.pop("embedding_width", None) not in (None, width):
             raise unsupported(self.where, f"$.{self.key('embedding_width')}", "another", f"$.hidden_size, {width}")
         if self.pop("normed_heads", False):
@@ -279,6 +280,7 @@ class FamilySizes(dict[str, Any]):
             if mixer:
                 return (mixer,) * layers
             return tuple("w" if window and has_window else full for has_window in windows)
+        # Lists of numbers say which blocks have the one special kind, 1: windows, or else sparse attention.
         numbered = {0: "*", 1: "w" if window else "s"}
         if "few" in self:
             numbered = {0: "w", self.pop("few"): "s", self.pop("many"): "*"}
@@ -286,6 +288,7 @@ class FamilySizes(dict[str, Any]):
         meant = set("*sMB-E" + "w" * has_windows)
         if unread := sorted(str(word) for word, letter in zip(pattern, letters, strict=True) if letter not in meant):
             raise unsupported(self.where, path, unread[0], f"one of {', '.join(map(str, [*_LETTERS, *'*M-E']))}")
+        # Of blocks of one sublayer each the list says how many there are; elsewhere more are of further tokens.
         if self.get("apart"):
             self["layers"] = len(letters)
         elif len(letters) < layers:

@@ -257,6 +257,7 @@ class Layer:
         matrix = self.weights(count * depth * columns, mark | depth_mark | experts, operand.item_bytes)
         times, rows = (count, experts), (tokens, x.mark & PER_TOKEN)
         wide, deep = (columns, mark), (depth, depth_mark)
+        # Products that read one value may be one product (Runtime.joins), which reads and casts it once.
         again = (operand,) * bool(self._products[x, mark])
         trains, packed = self.training.trains(name), self.training.quantized and name != ADAPTER and not float32
         self.product(FORWARD, (times, rows, wide, deep), y, operand, matrix, again=again)
@@ -265,6 +266,7 @@ class Layer:
         if trains:
             self.product(WEIGHT, (times, wide, deep, rows), matrix, y, operand, again=again)
             self.save(x, for_weights=True)
+        # The gradient goes into one of fp32 that adds up: a pass over memory, unless the product itself adds there.
         if owned or self.item_bytes < FLOAT32:
             self.memory(WEIGHT, self.weights(*matrix.size, FLOAT32), matrix, name=name)
         if owned:

@@ -80,7 +80,8 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str, train
         case ImageConfig():
             x, blocks = image_encoder(sizes, first, last, of_blocks)
     places = (first.work("embedding", [x]), *blocks, last.work("head"))
-    layers = list(dict.fromkeys(places))  # those that are one object are one of its layers
+    # Blocks that are alike are one object (_decoder): they are priced once, and counted by `order`.
+    layers = list(dict.fromkeys(places))
     order = tuple(layers.index(layer) for layer in places)
     shared: tuple[SharedWork, ...] = ()
     trains = of_places[holders[0] if holders else 0].trains("embedding")
