@@ -87,7 +87,7 @@ class Space(NamedTuple):
             within = replace(within, modules=())
         for offload in (self.fixed["offload"],) if "offload" in self.fixed else OFFLOADS:
             fixed = {**self.fixed, "offload": offload}
-            yield replace(problem, fixed=fixed, without=self.without, within=within, start=start, shared=problem.costs)
+            yield replace(problem, fixed=fixed, without=self.without, within=within, start=start)
 
     def has(self, strategy: Strategy) -> bool:
         """Whether a strategy is in it."""

@@ -264,6 +264,7 @@ class Doctor(TypedDict):
 
 class WithoutChoice(TypedDict):
     choice: str
+    requires: list[str]
     best: Priced | None
 
 

@@ -97,7 +97,7 @@ def solve(request: DoctorRequest, watch: Watch) -> DoctorResult:
     if strategy is not None:
         work = problem.work
         problem = replace(problem, work=work.with_modules(strategy.recompute_kinds, work.modules))
-    problem = replace(problem, shared=problem.costs, within=setting.limits)
+    problem = replace(problem, within=setting.limits)
     if "layers" not in setting.searched:
         problem = replace(problem, without=frozenset({UNEQUAL}))
     strategy, current = _priced(problem, setting, strategy, refusals)

@@ -68,7 +68,6 @@ def solve(request: FitRequest, watch: Watch) -> FitResult:
     """
     begun_s = time.perf_counter()
     problem = strategy_problem(request, watch)
-    problem = replace(problem, shared=problem.costs)
     result = with_hosts(StrategiesPlanner(QUICK).solve(problem, watch=watch), QUICK, watch)
     if not request.reserve:
         result = at_risk(result, QUICK, watch)

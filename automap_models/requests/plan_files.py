@@ -25,7 +25,7 @@ from automap_models.formats.hardware_yaml import SIZED, ClusterDocument, known_c
 from automap_models.formats.measured_documents import RowDocument, SourceDocument
 from automap_models.formats.measured_rows import step_of
 from automap_models.formats.plan import written_plan
-from automap_models.formats.runtime_yaml import known_runtimes
+from automap_models.formats.runtime_yaml import known_runtimes, read_runtime
 from automap_models.formats.schema import convert
 from automap_models.formats.sharding_plan import SHARDING_DOCUMENTS
 from automap_models.formats.staged_plan import StagedDocument
@@ -65,17 +65,23 @@ def export(request: ExportRequest, watch: Watch) -> Exported:
 
 
 def _price(request: ExportRequest) -> Price | None:
-    """What prices strategies of the model on its cluster; None where one of both is not given."""
+    """What prices strategies of the model on its cluster, those that the target does not run, too; None where one of
+    both is not given."""
     cluster, source = request.topo, request.source
     if cluster is None or (source is None and request.launch is not None):
         return None
     if source is None:
         raise BadInput("is for the price of a model, and none is given", where="`topo`", do="give the model after PLAN")
-    options, runtime = ExploreOptions(), request.to if request.to in known_runtimes() else None
     priced = StrategyRequest(
-        source=source, topo=cluster, device=request.device, options=options, cached=True, runtime=runtime, price=True
+        source=source, topo=cluster, device=request.device, options=ExploreOptions(), cached=True, price=True
     )
-    return lambda strategy: float(answer(replace(priced, fields=asdict(strategy))).step_s)
+    runtime = read_runtime(request.to) if request.to in known_runtimes() else None
+
+    def price(strategy: Strategy) -> float:
+        numbers = runtime and runtime.runtime(strategy.precision, device_on(priced.cluster, request.device).name)
+        return float(answer(replace(priced, fields=asdict(strategy), runtime=numbers)).step_s)
+
+    return price
 
 
 def _launched(exported: Exported, launcher: str, request: ExportRequest, path: Path) -> Exported:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate, strategy_in_words
-from automap_models.core.framework import Limits
+from automap_models.core.framework import Limits, ModelFacts
 from automap_models.core.model_work import ModelWork
 from automap_models.core.plan import Plan
 from automap_models.core.result import Result
@@ -136,12 +136,12 @@ def strategy_problem(request: StrategyRequest, watch: Watch) -> StrategyProblem:
     """What is searched: the model on the cluster, within what is asked of its strategies."""
     cluster = request.cluster
     work, batch, fixed = _divided(request, watch)
-    within = _runtime_limits(request.runtime) if request.target is None else strategy_limits(request.target)
+    within = _limits(request)
     device = device_on(cluster, request.device)
     devices = [*read_kinds(cluster).values()] or [device]
-    shape = work("").shape
-    runtime = _runtime(request, fixed.get("precision") or usual_precision(devices, within), device, shape)
-    if request.runtime is not None and shape.experts:
+    untyped = work("")
+    runtime = _runtime(request, fixed.get("precision") or usual_precision(devices, within), device, untyped)
+    if request.runtime is not None and untyped.shape.experts:
         fixed.setdefault("dispatcher", runtime.dispatcher)
     return StrategyProblem.from_work(
         work,
@@ -290,8 +290,8 @@ def priceable(request: StrategyRequest, watch: Watch) -> tuple[Strategy, Strateg
     devices = [*kinds.values()] or [device]
     work, batch, fixed = _divided(request, watch)
     fields = {"precision": usual_precision(devices), **fixed}
-    shape, within = work("").shape, None if request.target is None else strategy_limits(request.target)
-    runtime = _runtime(request, fields["precision"], device, shape)
+    untyped, within = work(""), _limits(request)
+    shape, runtime = untyped.shape, _runtime(request, fields["precision"], device, untyped)
     usual = runtime.dispatcher if shape.experts and request.runtime is not None else None
     fields.setdefault("dispatcher", usual or usual_dispatcher(shape, devices, within))
     fields.setdefault("global_batch", batch or usual_batch(shape, cluster.devices))
@@ -302,17 +302,25 @@ def priceable(request: StrategyRequest, watch: Watch) -> tuple[Strategy, Strateg
     if within is not None:
         objection = within.objection(strategy, model.facts)
         if objection is not None:
+            if request.target is None:
+                raise BadInput(objection.what, where="`runtime`", do=f"{objection.do}, or another `runtime`")
             raise BadInput(objection.what, where="`target`", do=objection.do)
     return strategy, StrategyPricing(model, cluster, device, runtime, kinds)
 
 
-def _runtime(request: StrategyRequest, precision: Precision, device: Device, shape: TransformerShape) -> Runtime:
+def _limits(request: StrategyRequest) -> Limits | None:
+    """What the target can express, or else what the runtime runs; None where neither is given."""
+    return _runtime_limits(request.runtime) if request.target is None else strategy_limits(request.target)
+
+
+def _runtime(request: StrategyRequest, precision: Precision, device: Device, model: ModelWork) -> Runtime:
     """How a framework runs strategies of a model in that precision, with the imbalance of experts that is asked for."""
+    _require_runtime(request.runtime, request.fields, model.facts)
     runtime = _named_runtime(request, precision, device)
     if request.imbalance is None:
         return runtime
-    if not shape.experts:
-        raise BadInput(f"{shape.name} has no experts", where="`imbalance`", do="leave it out")
+    if not model.shape.experts:
+        raise BadInput(f"{model.shape.name} has no experts", where="`imbalance`", do="leave it out")
     return replace(runtime, imbalance=request.imbalance)
 
 
@@ -321,7 +329,6 @@ def _named_runtime(request: StrategyRequest, precision: Precision, device: Devic
     named = request.runtime
     if isinstance(named, Runtime):
         return named
-    _require_runtime(named, request.fields)
     if named is None and request.target is not None:
         runs = strategy_limits(request.target).runtime or request.target
         named = runs if runs in known_runtimes() else None
@@ -334,15 +341,15 @@ def _runtime_limits(runtime: Runtime | str | Path | None) -> Limits | None:
     return None if runtime is None or isinstance(runtime, Runtime) else read_runtime(runtime).limits(training_limits())
 
 
-def _require_runtime(named: str | Path | None, fields: Mapping[str, Any]) -> None:
+def _require_runtime(named: Runtime | str | Path | None, fields: Mapping[str, Any], facts: ModelFacts) -> None:
     """Refuse what the framework that a shipped runtime is of does not have, which its numbers do not tell of.
 
     Raises:
         BadInput: a field asks for it; says what the framework has instead.
     """
     limits = _runtime_limits(named)
-    for name in ("schedule", "precision", "dispatcher", "offload", "zero"):
-        objection = limits.field_objection(name, fields[name]) if limits is not None and name in fields else None
+    for name, value in fields.items():
+        objection = None if limits is None else limits.field_objection(name, value, facts)
         if objection is not None:
             raise BadInput(objection.what, where=f"`{name}`", do=f"{objection.do}, or another `runtime`")
 
@@ -399,7 +406,10 @@ def searched_document(result: StrategyResult) -> dict[str, Any]:
         "search": dict(result.facts),
         "search_s": result.taken_s,
         "model_s": result.model_s,
-        "choices": [{"choice": answer.name, "best": _document(answer.estimate)} for answer in result.compared.choices],
+        "choices": [
+            {"choice": answer.name, "requires": answer.requires, "best": _document(answer.estimate)}
+            for answer in result.compared.choices
+        ],
         "kinds": [{"kind": answer.name, "best": _document(answer.estimate)} for answer in result.compared.kinds],
         "shorter": shorter_documents(result.compared.shorter),
         "memory": [estimate_document(answer) for answer in result.compared.memory],

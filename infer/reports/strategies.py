@@ -245,12 +245,13 @@ def less_memory_table(estimates: Sequence[Estimate]) -> Table:
 
 
 def choices_table(searched: StrategyResult) -> Table:
-    """One row a choice that the best strategy makes: the best one without it."""
+    """One row a choice that the best strategy makes: the best one without it; what that needs stands below."""
     rows = [Alternative("best", searched.cost), *searched.compared.choices]
     columns = _columns(rows, searched.cost.step_s)
     strategy = columns.pop("strategy")
     layout = (Column("what each choice buys", [row.name for row in rows], text=True), *columns.values())
-    return Table((*layout, strategy), layout)
+    reasons = [(row.name, f"needs {', '.join(row.requires)}") for row in rows if row.requires]
+    return Table((*layout, strategy), layout, reasons=reasons)
 
 
 def sizes_table(results: Sequence[Result[StrategyProblem, Strategy]]) -> Table:

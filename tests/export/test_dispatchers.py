@@ -117,10 +117,17 @@ def test_what_a_device_or_a_framework_does_not_have_is_refused(options: dict[str
             "torchtitan has no precision fp16; take fp32 or bf16",
         ),
         ({"runtime": "torchtitan", "zero": 2, "dispatcher": "allgather"}, "torchtitan has no allgather for the tokens"),
+        ({"runtime": "deepspeed", "cp": 2}, "`cp`: deepspeed has no context parallelism; take cp 1"),
+        ({"runtime": "torchtitan", "tp": 16, "ep": 1}, "`tp`: torchtitan divides heads of keys and values by tp, and"),
+        ({"runtime": "deepspeed", "pp": 2, "zero": 3, "ep": 1}, "`runtime`: deepspeed has no ZeRO-3 beside a pipeline"),
     ],
 )
 def test_what_a_runtime_s_framework_does_not_have_is_not_priced_by_its_numbers(
     options: dict[str, object], sentence: str
 ) -> None:
+    """Nor is what its degrees cannot be, of a field alone in the words in which a search refuses it."""
     with pytest.raises(BadInput, match=sentence):
         priced(**options)
+    if "`runtime`: " not in sentence:
+        with pytest.raises(BadInput, match=sentence):
+            am.plan("mixtral-8x7b", "dgx-h100-4", **options)  # type: ignore[arg-type]

@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_392, 19),
-    "planners/strategies": (3_330, 14),
+    "planners/strategies": (3_371, 14),
     "plots": (1_236, 9),
-    "requests": (2_795, 15),
+    "requests": (2_810, 15),
     "rl": (960, 9),
     "serve": (1_150, 7),
     "run": (4_713, 24),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (2_845, 13),
     "workloads": (6_080, 35),
     "zoo": (1, 1),
-    "infer": (6_088, 37),
+    "infer": (6_089, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_167, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 77_977, "files": 429, "compiled": 76, "numbers": 266}
+TOTALS = {"lines": 78_034, "files": 429, "compiled": 76, "numbers": 266}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

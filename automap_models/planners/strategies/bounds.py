@@ -58,7 +58,8 @@ def has_room(costs: RankCosts, recompute: Sequence[int], reserve: FloatArray) ->
         reserve: [S] bytes of each device that are left free.
     """
     least_bytes = costs.state + costs.saved[:, recompute].min(axis=1)
-    return float(least_bytes[list(costs.work.order)].sum()) <= float((costs.room - reserve).sum()) * (1 + SLACK)
+    least = float(least_bytes @ costs.blocks) + float(least_bytes[list(costs.ends)].sum())
+    return least <= float((costs.room - reserve).sum()) * (1 + SLACK)
 
 
 def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:
@@ -70,13 +71,14 @@ def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:
     """
     if (key := tuple(recompute)) in costs.bounds:
         return costs.bounds[key]
-    strategy, of_ranks = costs.strategy, costs.seconds
-    seconds = of_ranks.min(axis=0)
-    distinct = list(dict.fromkeys(costs.work.order))
-    speeds = (seconds / of_ranks)[:, distinct].max(axis=(1, 2))  # [S] at most, over the fastest rank
+    strategy, of_ranks, speed = costs.strategy, costs.seconds, float(costs.strategy.pp)
+    seconds = of_ranks[0]
+    if len(costs.of_groups) > 1:
+        seconds, distinct = of_ranks.min(axis=0), list(dict.fromkeys(costs.work.order))
+        speed = float((seconds / of_ranks)[:, distinct].max(axis=(1, 2)).sum())  # at most, over the fastest rank
     work_s = float(seconds[:, recompute].min(axis=1) @ costs.blocks) + float(seconds[list(costs.ends), 0].sum())
     update = costs.even_update_s / (strategy.dp * strategy.cp)
-    costs.bounds[key] = strategy.micro_batches * work_s / float(speeds.sum()) + update
+    costs.bounds[key] = strategy.micro_batches * work_s / speed + update
     return costs.bounds[key]
 
 

@@ -19,13 +19,13 @@ search has. These estimates lay out nothing. Nothing is proven by them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import product
 
 import numpy as np
 
 from automap_models.core.framework import Degrees
+from automap_models.core.instruction_graph import FloatArray
 from automap_models.planners import effort
 from automap_models.planners.strategies.grid import Grid, ScheduleChoice, Subspace
 from automap_models.planners.strategies.problem import UNEQUAL
@@ -51,65 +51,72 @@ def estimated_subspaces(
         if degrees.pp == 1 and 3 in zeros:  # without a pipeline weights are gathered once for every pass
             chosen.add(3)
         best = [
-            entry for zero in chosen for entry in _of_ranks(grid, costs_of(degrees, zero), degrees, zero, recompute)
+            (step_s, Subspace(degrees, zero, choice))
+            for zero in chosen
+            for step_s, choice in _of_ranks(grid, costs_of(degrees, zero), degrees, recompute)
         ]
         estimates += sorted(best, key=lambda entry: entry[0])[:2]  # so that not all of them are of one
     return sorted(estimates, key=lambda entry: entry[0])
 
 
 def _of_ranks(
-    grid: Grid, costs: RankCosts, degrees: Degrees, zero: int, recompute: list[int]
-) -> Iterator[tuple[float, Subspace]]:
-    """Of ranks that share everything evenly, or by their speed where their devices differ and layers may."""
-    problem, choices = grid.problem, grid.schedules(degrees)
+    grid: Grid, costs: RankCosts, degrees: Degrees, recompute: list[int]
+) -> Sequence[tuple[float, ScheduleChoice]]:
+    """The two shortest of ranks that share everything evenly, or by their speed where their devices differ and layers
+    may."""
+    problem, choices = grid.problem, tuple(grid.schedules(degrees))
     by_speed = len(costs.of_groups) > 1 and UNEQUAL not in problem.without
     reserved = (problem.reserve_bytes, *problem.rank_reserve_bytes.items())
-    estimates = costs.estimates.setdefault((by_speed, problem.recompute_alike, reserved, *recompute), {})
-    if not estimates.keys() >= set(choices):
-        estimates |= zip(choices, _steps(grid, costs, choices, by_speed, recompute), strict=True)
-    for choice in choices:
-        if estimates[choice] < float("inf"):
-            yield estimates[choice], Subspace(degrees, zero, choice)
+    key = (choices, by_speed, problem.recompute_alike, reserved, *recompute)
+    if key not in costs.estimates:
+        steps = _steps(grid, costs, choices, by_speed, recompute)
+        shortest = np.argsort(steps, kind="stable")[:2].tolist()
+        costs.estimates[key] = [(float(steps[i]), choices[i]) for i in shortest if steps[i] < np.inf]
+    return costs.estimates[key]
 
 
 def _steps(
-    grid: Grid, costs: RankCosts, choices: Sequence[ScheduleChoice], by_speed: bool, recompute: list[int]
-) -> Iterator[float]:
-    """Seconds with each of some schedules."""
+    grid: Grid, costs: RankCosts, choices: tuple[ScheduleChoice, ...], by_speed: bool, recompute: list[int]
+) -> FloatArray:
+    """[c] seconds with each of c schedules."""
     ends, pp, micro_batches = list(costs.ends), costs.strategy.pp, costs.strategy.micro_batches
     shares = costs.speeds() if by_speed else np.full(pp, 1.0 / pp)
     alone_s = np.tensordot(costs.seconds, costs.blocks, (1, 0)) + costs.seconds[:, ends].sum(axis=1)  # [S, R]
-    work_s = (shares[:, None] * alone_s).max(axis=0)
-    saved = (costs.blocks @ costs.saved + costs.saved[ends].sum(axis=0) / pp) / pp
     recompute = costs.undominated(recompute)
-    kinds = list(zip(work_s[recompute].tolist(), saved[recompute].tolist(), strict=True))
+    work_s = (shares[:, None] * alone_s).max(axis=0)[recompute]
+    saved = ((costs.blocks @ costs.saved + costs.saved[ends].sum(axis=0) / pp) / pp)[recompute]
     spare = costs.room - grid.problem.reserve(pp) - shares * (costs.blocks @ costs.state) - costs.state[ends].max()
-    room = float((spare / (pp * shares)).min())
+    counts, bubbles = _of_choices(choices, pp, micro_batches)
+    rank_s = least_work(work_s, saved, float((spare / (pp * shares)).min()) / counts, grid.problem.recompute_alike)
     once_s = costs.even_update_s + float(costs.gradients.max(axis=0) @ costs.blocks) / pp
-    for choice in choices:
-        free = room / in_flight(choice, pp, micro_batches)
-        alike = min((work for work, memory in kinds if memory <= free), default=float("inf"))
-        rank_s = micro_batches * (alike if grid.problem.recompute_alike else mixed_work(kinds, free))
-        yield rank_s * (1 + bubble(choice, pp, micro_batches)) + once_s
+    return np.asarray(micro_batches * rank_s * (1 + bubbles) + once_s)
 
 
-def mixed_work(kinds: Sequence[tuple[float, float]], room: float) -> float:
-    """Seconds of a rank whose blocks recompute as little as there is room for; infinite where there is too little.
+def least_work(seconds: FloatArray, memory: FloatArray, room: FloatArray, alike: bool) -> FloatArray:
+    """[c] seconds of a rank whose blocks recompute as little as there is room for; infinite where there is too little.
 
     Args:
-        kinds: seconds and bytes of a rank whose blocks all recompute in one way, for each of them.
-        room: bytes.
+        seconds, memory: [n] seconds and bytes of a rank whose blocks all recompute in one way.
+        room: [c] bytes.
+        alike: whether they all do; else some of them one way and the others another one, which is what fills the room.
     """
-    few = [kind for kind in kinds if kind[1] <= room]
-    mixed = [min((seconds for seconds, _ in few), default=float("inf"))]
-    for (seconds, memory), (other_s, other) in product(kinds, few):
-        if memory > room:
-            share = (room - other) / (memory - other)
-            mixed.append(share * seconds + (1 - share) * other_s)
-    return min(mixed)
+    fits = memory <= room[:, None]
+    least = np.where(fits, seconds, np.inf).min(axis=1)
+    if alike:
+        return np.asarray(least)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of two that are as full
+        share = (room[:, None, None] - memory) / (memory[:, None] - memory)  # [c, n, n] of the fuller one
+        mixed = np.where(fits[:, None] & ~fits[..., None], share * seconds[:, None] + (1 - share) * seconds, np.inf)
+    return np.asarray(np.minimum(least, mixed.min(axis=(1, 2))))
 
 
 @lru_cache(maxsize=4096)
+def _of_choices(choices: tuple[ScheduleChoice, ...], ranks: int, micro_batches: int) -> tuple[FloatArray, FloatArray]:
+    """[c] micro-batches in flight, and shares of a rank's work that it waits."""
+    counts = np.array([in_flight(choice, ranks, micro_batches) for choice in choices], np.float64)
+    return counts, np.array([bubble(choice, ranks, micro_batches) for choice in choices])
+
+
 def bubble(choice: ScheduleChoice, ranks: int, micro_batches: int) -> float:
     """Share of a rank's work that it waits, about; of few micro-batches at least while the first one goes through all
     ranks and back, which takes two thirds of its passes."""
@@ -120,7 +127,6 @@ def bubble(choice: ScheduleChoice, ranks: int, micro_batches: int) -> float:
     return max(waiting * shares.get(choice.schedule, 1.0) / looping, there_and_back)
 
 
-@lru_cache(maxsize=4096)
 def in_flight(choice: ScheduleChoice, ranks: int, micro_batches: int) -> float:
     """Micro-batches whose activations a rank holds, about: the mean of the fullest one and the last one."""
     same = {"gpipe": micro_batches, "zb-v": ranks, "zb-h1": ranks, "dualpipev": ranks + 1}

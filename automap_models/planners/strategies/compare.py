@@ -4,7 +4,8 @@ All of these are searches of their own, shorter than the one for the best strate
 into one pool, from which the answer is chosen and all rows of the report are:
 
     pool     the best strategy of each sort of every search, of frameworks first
-    chosen   of the pool that which asks least (charged_s), of those that a framework trains where one is
+    chosen   of the pool that which asks least (charged_s), of those that a framework trains where one is; of all that
+             are no harder that whose settings ask least
     rows     of the pool the shortest with a choice less, of a kind, in less memory
 
 A search begins beside the chosen strategy, with its own degrees where it has them. A round of searches may come upon
@@ -19,7 +20,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate
 from automap_models.core.framework import Limits
 from automap_models.core.result import TIE, Result
@@ -41,9 +41,9 @@ from automap_models.planners.strategies.problem import (
     StrategiesConfig,
     StrategyProblem,
     charged_s,
+    settings_of,
     steps_of,
 )
-from automap_models.simulate.strategy import StrategyPricing
 
 StrategyResult = Result[StrategyProblem, Strategy]
 KINDS = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
@@ -73,7 +73,7 @@ class Alternative:
         estimate: of the best strategy that was found; None where none was.
         ruled_out: whether it is proven that none fits, where none was found.
         instead: the kind than which none of this one was found to be shorter; empty where there is an estimate.
-        requires: what it needs beyond the best one, where it is shorter.
+        requires: what it needs beyond the best one, where it is shorter or without one of its choices.
     """
 
     name: str
@@ -116,7 +116,6 @@ class Comparisons:
         self.deadline = Deadline(self.budget_s, effort.counted_s)
         self._infeasible: dict[object, bool] = {}
         self._trained: dict[Strategy, tuple[str, ...]] = {}
-        self._pricing: dict[Cluster, StrategyPricing] = {self.problem.cluster: self.problem.costs.pricing}
         initial = Completion(result.required_plan(), result.cost.step_s, result.cost.peak_memory, self.problem.cluster)
         self.pool, self.beyond, self.chosen = [initial, *result.search_log], list[Completion](), initial
 
@@ -127,10 +126,8 @@ class Comparisons:
 
     def estimate(self, completion: Completion) -> Estimate:
         """The price of a strategy, with the order of nodes that it was found for."""
-        cluster = completion.cluster or self.problem.cluster
-        if cluster not in self._pricing:
-            self._pricing[cluster] = replace(self.problem, cluster=cluster).costs.pricing
-        return self._pricing[cluster].estimate(completion.strategy)
+        of_order = replace(self.problem, cluster=completion.cluster or self.problem.cluster)
+        return of_order.costs.pricing.estimate(completion.strategy)
 
     # ---- the answer
 
@@ -157,8 +154,17 @@ class Comparisons:
         return last, charged_s(completion.step_s, steps + (not common), self.min_gain) * (1 + order)
 
     def choose(self) -> bool:
-        """Go on with the strategy of the pool that asks least. Returns: whether it is another one."""
-        former, self.chosen = self.chosen, min(self.pool, key=self.charge)
+        """Go on with the strategy of the pool that asks least, or with one that is no harder and whose settings ask
+        less. Returns: whether it is another one."""
+        former, least = self.chosen, min(self.pool, key=self.charge)
+        (last, _), steps, common = self.charge(least), steps_of(least.strategy), self.common(least.strategy)
+
+        def of_settings(entry: Completion) -> tuple[float, float]:
+            settings = len(settings_of(entry.strategy))
+            return charged_s(entry.step_s, settings, self.min_gain), self.charge(entry)[1]
+
+        easy = [entry for entry in self.pool if steps_of(entry.strategy) <= steps and self.charge(entry)[0] == last]
+        self.chosen = min((entry for entry in easy if self.common(entry.strategy) >= common), key=of_settings)
         return former is not self.chosen
 
     # ---- searches
@@ -256,7 +262,7 @@ class Comparisons:
                 harder = replace(restricted, without=restricted.without & {UNEQUAL} if "layers" in fields else NOTHING)
                 self.search(name, harder)
                 row = self.row(name, harder, self.no_better)
-            rows.append(row)
+            rows.append(row if row.estimate is None else replace(row, requires=self.beyond_best(row.estimate.strategy)))
         return rows
 
     @property
@@ -322,10 +328,15 @@ class Comparisons:
         """What a strategy that is shorter than the chosen one needs beyond that."""
         if completion.step_s >= self.chosen.step_s:
             return ()
-        further = steps_of(completion.strategy) - steps_of(self.best)
+        further = self.beyond_best(completion.strategy)
         if not self.trained(self.best) or self.common(completion.strategy):
-            return tuple(sorted(further))
-        return (*sorted(further), *(self.trained(completion.strategy)[:1] or (NO_FRAMEWORK,)))
+            return further
+        return (*further, *(self.trained(completion.strategy)[:1] or (NO_FRAMEWORK,)))
+
+    def beyond_best(self, strategy: Strategy) -> tuple[str, ...]:
+        """Steps and settings of a strategy that the chosen one has not."""
+        needed, present = (steps_of(one) | settings_of(one) for one in (strategy, self.best))
+        return tuple(sorted(needed - present))
 
     def shorter(self) -> list[Alternative]:
         """The strategies that are shorter than the chosen one by half a per cent or more: the shortest for what each

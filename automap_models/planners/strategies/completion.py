@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product
+from itertools import accumulate, chain, pairwise, product
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from automap_models.simulate.strategy import StrategyPricing
 
 Choice = tuple[int, int]
 """Of a virtual stage: kind of recomputation, and of how many blocks, its first ones."""
+Layers = tuple[int, ...]
+"""Of a virtual stage, as of ModelWork.layers, in their order."""
 Table = tuple[list[Choice], FloatArray, FloatArray, float]
 """Of a virtual stage: n choices, their [4, n] seconds, bytes saved, kept and temporary, [n] bytes on hosts; bytes of
 its training state."""
@@ -195,8 +197,8 @@ class Completions:
 
     def _moves(self, layers: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """Neighbouring cuts; first those that unload the longest stages, and load the shortest ones."""
-        ranks = self.costs.rank_of.tolist()
-        stage_s = [self.seconds[rank, v, NONE].sum() for rank, v in zip(ranks, self._of_stages(layers), strict=True)]
+        ranks, of_stages = self.costs.rank_of.tolist(), map(list, self._of_stages(layers))
+        stage_s = [self.seconds[rank, v, NONE].sum() for rank, v in zip(ranks, of_stages, strict=True)]
         order = np.argsort(-np.array(stage_s), kind="stable").tolist()
         for source in order:
             for target in reversed(order):
@@ -206,10 +208,11 @@ class Completions:
                     moved[target] += 1
                     yield tuple(moved)
 
-    def _of_stages(self, layers: tuple[int, ...]) -> list[IntArray]:
+    def _of_stages(self, layers: tuple[int, ...]) -> list[Layers]:
         """[V] the layers of each virtual stage, those before and after the blocks among them."""
-        bounds = [0, *(1 + np.cumsum(layers[:-1])).tolist(), self.order.size]
-        return [self.order[begin:stop] for begin, stop in pairwise(bounds)]
+        order = self.costs.ranks.work.order
+        bounds = [0, *accumulate(layers[1:-1], initial=1 + layers[0]), len(order)] if layers[1:] else [0, len(order)]
+        return [order[begin:stop] for begin, stop in pairwise(bounds)]
 
     # ---- recomputation
 
@@ -262,15 +265,15 @@ class Completions:
 
     def _recomputation(self, layers: tuple[int, ...]) -> list[Choice] | None:
         """[V] of each virtual stage: the shortest that fits its rank, or nearly; None where nothing does."""
-        return next(filter(None, (self._fitting(layers, kinds) for kinds in self.sets)), None)
-
-    def _fitting(self, layers: tuple[int, ...], recompute: Sequence[int]) -> list[Choice] | None:
-        """The same of some kinds."""
-        chosen: list[Choice] = [(NONE, 0)] * len(layers)
         of_stages = self._of_stages(layers)
+        return next(filter(None, (self._fitting(of_stages, kinds) for kinds in self.sets)), None)
+
+    def _fitting(self, of_stages: Sequence[Layers], recompute: Sequence[int]) -> list[Choice] | None:
+        """The same of some kinds."""
+        chosen: list[Choice] = [(NONE, 0)] * len(of_stages)
         for rank, (stages, _) in enumerate(self.moments):
             of_rank = [of_stages[stage] for stage in stages]
-            key = (rank, *recompute, *(counts.tobytes() for counts in of_rank))  # a move changes two virtual stages
+            key = (rank, *recompute, *of_rank)  # a move changes two virtual stages
             if key not in self._of_ranks:
                 self._of_ranks[key] = self._of_rank(rank, of_rank, recompute)
             fitting = self._of_ranks[key]
@@ -280,7 +283,7 @@ class Completions:
                 chosen[stage] = choice
         return chosen
 
-    def _of_rank(self, rank: int, of_stages: list[IntArray], recompute: Sequence[int]) -> list[Choice] | None:
+    def _of_rank(self, rank: int, of_stages: Sequence[Layers], recompute: Sequence[int]) -> list[Choice] | None:
         """The same of one rank, whose virtual stages have these layers."""
         stages, moments = self.moments[rank]
         tables = [self._table(rank, *stage, recompute) for stage in zip(stages, of_stages, strict=True)]
@@ -300,21 +303,21 @@ class Completions:
         fitting = shortest_choices(counts, amounts, moments.astype(np.float64), room, logits).tolist()
         return None if fitting[0] < 0 else [choices[i] for (choices, *_), i in zip(tables, fitting, strict=True)]
 
-    def _table(self, rank: int, stage: int, layers: IntArray, recompute: Sequence[int]) -> Table:
+    def _table(self, rank: int, stage: int, layers: Layers, recompute: Sequence[int]) -> Table:
         """Of a virtual stage; those of many ranks and stages are alike."""
         given, group = {"recompute", "recompute_blocks"} & set(self.fixed), len(self.costs.of_groups) > 1
-        begin, stop = int(stage == 0), layers.size - (stage == self.strategy.stages - 1)
-        key = (stage if given else begin, stop, rank if group else 0, layers.tobytes(), *recompute)
+        begin, stop = int(stage == 0), len(layers) - (stage == self.strategy.stages - 1)
+        key = (stage if given else begin, stop, rank if group else 0, layers, *recompute)
         if key not in self._tables:
             choices = self.choices(stage, stop - begin, recompute)
             amounts = self._amounts(rank, layers, begin, stop)[:, *np.array(choices).T[::-1]]
-            state = float(self.costs.ranks.state[layers].sum())
+            state = float(self.costs.ranks.state[list(layers)].sum())
             self._tables[key] = choices, amounts[[0, 1, 2, 4]], amounts[3], state
         return self._tables[key]
 
-    def _amounts(self, rank: int, layers: IntArray, begin: int, stop: int) -> FloatArray:
+    def _amounts(self, rank: int, layers: Layers, begin: int, stop: int) -> FloatArray:
         """[5, blocks, R] seconds, bytes saved, kept, on hosts and temporary where so many blocks recompute so."""
-        amounts = np.concatenate([self.seconds[None, rank], self.bytes_of])[:, layers]
+        amounts = np.concatenate([self.seconds[None, rank], self.bytes_of])[:, list(layers)]
         without = amounts[:4, :, NONE].sum(axis=1)
         before, amounts = amounts[:, 0], amounts[:, begin:stop]
         extra = np.zeros((5, stop - begin + 1, amounts.shape[2]))
@@ -326,19 +329,19 @@ class Completions:
         extra[:4] += without[:, None, None]
         return extra
 
-    def _host_room(self, of_stages: list[IntArray]) -> float:
+    def _host_room(self, of_stages: Sequence[Layers]) -> float:
         """Bytes of its host that a device has for blocks, beside what lies there of the parameters of these layers."""
         costing = self.costs.of_groups[0]
-        parameters = costing.of_layers.parameters[np.concatenate(of_stages)].sum(axis=0)
+        parameters = costing.of_layers.parameters[list(chain(*of_stages))].sum(axis=0)
         used, share = costing.on_host(parameters.tolist(), 1.0)
         return share - used
 
-    def _gathered_bytes(self, rank: int, of_stages: list[IntArray]) -> float:
+    def _gathered_bytes(self, rank: int, of_stages: Sequence[Layers]) -> float:
         """What ZeRO-3 holds gathered on a rank whose virtual stages have these layers, beyond the least that it may."""
         if self.strategy.zero < 3:
             return 0.0
         costing = self.costs.of_groups[0]
-        parameters = costing.gathered_parameters([layers.tolist() for layers in of_stages])
+        parameters = costing.gathered_parameters([list(layers) for layers in of_stages])
         return costing.weight_bytes * parameters - float(self.costs.ranks.gathered_bytes[rank])
 
 

@@ -42,6 +42,7 @@ from automap_models.planners.strategies.problem import (
     StrategyProblem,
 )
 from automap_models.planners.strategies.subspace_costs import RankCosts
+from automap_models.simulate.strategy import MOST_KEPT
 
 
 class ScheduleChoice(NamedTuple):
@@ -104,9 +105,10 @@ class Grid:
     def _splits_in_vain(self, degrees: Degrees) -> bool:
         """Whether sequences are split that could be whole, with smaller micro-batches on more ranks."""
         d = degrees
-        if {"cp", "dp", "micro_batch"} & set(self.fixed):
+        common = gcd(d.cp, d.micro_batch)
+        if common == 1 or {"cp", "dp", "micro_batch"} & set(self.fixed):
             return False
-        for n in divisors(gcd(d.cp, d.micro_batch))[1:]:
+        for n in divisors(common)[1:]:
             fewer = d._replace(cp=d.cp // n, dp=d.dp * n, micro_batch=d.micro_batch // n)
             alike = fewer.expert_tensor == d.expert_tensor and self.zeros_of(fewer) == self.zeros_of(d)
             if alike and self._has_degrees(fewer):
@@ -187,7 +189,7 @@ class Grid:
         """Of ranks with a stage of ZeRO, whatever the schedule; what was asked for lately is at hand."""
         key = (degrees, zero, self.groups, self.precision, self.dispatcher, self.offload, self.problem.global_batch)
         if key not in shared.ranks:
-            if len(shared.ranks) >= 8192:
+            if len(shared.ranks) >= MOST_KEPT:
                 shared.ranks.clear()
             strategy = self.strategy(Subspace(degrees, zero, self.schedules(degrees)[0]))
             shared.ranks[key] = RankCosts(shared.pricing, strategy)

@@ -49,7 +49,6 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
         """
         begun_s = time.perf_counter()
         require_searchable(problem)
-        problem = replace(problem, shared=problem.costs)
         if not holds_state(problem):
             reason = _reason(problem, "infeasible")
             return Result(problem, None, None, "infeasible", facts=dict(vars(SearchCounts())), reason=reason)

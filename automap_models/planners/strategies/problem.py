@@ -4,11 +4,14 @@ What makes a strategy harder to run than data parallelism alone are steps: each 
 `min_gain` shorter, so that strategies compare by one number:
 
     charged_s = step · (1 - min_gain) ^ -(steps of difficulty)
+
+Of those that are no harder than the one of the least charge the settings have to pay in the same way: recomputation,
+ZeRO and its third stage, virtual stages, expert parallelism, and what lies on hosts (`settings_of`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -65,6 +68,20 @@ def steps_of(strategy: Strategy) -> frozenset[str]:
     taken[PARTIAL] = s.recompute_blocks is not None or isinstance(s.recompute, tuple)
     taken[INSTALLED] = s.ep > 1 and s.dispatcher in ONCE_A_NODE
     taken[GROUPS] = s.dp_replicate > 1
+    return frozenset(name for name, does in taken.items() if does)
+
+
+def settings_of(strategy: Strategy) -> frozenset[str]:
+    """Which settings a strategy has that others of the same steps may do without."""
+    s = strategy
+    taken = {
+        "recomputation": set(s.recompute_kinds) != {"none"},
+        "ZeRO": s.zero > 0,
+        "ZeRO-3": s.zero == 3,
+        "virtual stages": s.vp > 1,
+        "expert parallelism": s.ep > 1,
+        "memory of hosts": s.offload != "none" or "offload" in s.recompute_kinds,
+    }
     return frozenset(name for name, does in taken.items() if does)
 
 
@@ -154,7 +171,7 @@ class StrategyProblem:
         runtime: how the framework runs strategies.
         kinds: devices by the names that the groups of a mixed cluster have for them.
         hosted: whether blocks may save in the memory of hosts where nobody says what they recompute.
-        shared: costs of a search of the same model on the same devices, which another one goes on with.
+        shared: costs of each model on each cluster, which all problems that are made of this one have in common.
 
     Raises:
         BadInput: a field that no strategy has, or a global batch or a reserve that is no positive number.
@@ -174,7 +191,7 @@ class StrategyProblem:
     runtime: Runtime = DEFAULT_RUNTIME
     kinds: Mapping[str, Device] = field(default_factory=dict)
     hosted: bool = False
-    shared: SharedCosts | None = None
+    shared: dict[Hashable, SharedCosts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in self.fixed:
@@ -231,10 +248,12 @@ class StrategyProblem:
 
     @property
     def costs(self) -> SharedCosts:
-        """Costs on the cluster: the shared ones, or where those are of another cluster new ones."""
-        if self.shared is not None and self.shared.pricing.cluster is self.cluster:
-            return self.shared
-        return SharedCosts(StrategyPricing(self.work, self.cluster, self.device, self.runtime, self.kinds), {})
+        """Costs of the model on the cluster, which are shared."""
+        key = (self.cluster, self.work, self.runtime, id(self.device))
+        if key not in self.shared:
+            pricing = StrategyPricing(self.work, self.cluster, self.device, self.runtime, self.kinds)
+            self.shared[key] = SharedCosts(pricing, {})
+        return self.shared[key]
 
     @property
     def recompute(self) -> list[int]:

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -50,7 +51,6 @@ def what_would_fit(
     Changes come in the order of what they ask for: less in reserve, one field left open, all of them, fewer samples,
     more devices. Of samples it is the largest part of them that fits, of devices the smallest number of nodes.
     """
-    problem = replace(problem, shared=problem.costs)
     changes = chain(without_reserve(problem), open_fields(problem), _fewer_samples(problem))
     remedy = next(remedies(changes, watch, deadline), None) or more_devices(problem, watch, deadline)
     what = reason.what + _fullest(problem)
@@ -98,10 +98,10 @@ def with_hosts(
     if problem.within is not None and problem.within.recompute_objection("offload") is not None:
         return result
     watch(Progress("trying activations on hosts"))
-    hosted = replace(problem, hosted=True, start=(plan, plan), shared=problem.costs)
-    for gap in (WORTH_OF_BLOCKS, config.gap):  # the short search says whether the other is worth it
-        search = StrategiesPlanner(replace(config, gap=max(gap, config.gap)))
-        other = search.solve(hosted, deadline=deadline, watch=watch)
+    hosted = replace(problem, hosted=True, start=(plan, plan))
+    other, short = result, replace(config, gap=max(WORTH_OF_BLOCKS, config.gap))
+    for search in dict.fromkeys((short, config)):  # the short one says whether the other is worth it
+        other = StrategiesPlanner(search).solve(hosted, deadline=deadline, watch=watch)
         if other.plan is None or other.cost.step_s > (1.0 - WORTH_OF_BLOCKS) * result.cost.step_s:
             return result
     return other
@@ -118,9 +118,8 @@ def _with_optimizer(
     if offloaded is None:
         return result
     watch(Progress("trying the optimizer on hosts"))
-    searches = (config,) if result.plan is None else (QUICK, config)  # the short one says whether the other is worth it
     other = result
-    for search in searches:
+    for search in dict.fromkeys((config,) if result.plan is None else (QUICK, config)):  # as above
         other = StrategiesPlanner(search).solve(offloaded, deadline=deadline, watch=watch)
         if other.plan is None or other.cost.step_s > most_s:
             return result
@@ -155,7 +154,7 @@ def remedies(
 
 def _of_one_sample(problem: StrategyProblem) -> StrategyProblem:
     """The problem with a micro-batch of one sample, unless that is given: what does not fit so does not with more."""
-    return replace(problem, fixed={"micro_batch": 1, **problem.fixed}, shared=problem.costs)
+    return replace(problem, fixed={"micro_batch": 1, **problem.fixed})
 
 
 def first_remedy(changes: Sequence[Change], watch: Watch = SILENT, deadline: Deadline = NEVER) -> Remedy | None:
@@ -163,6 +162,7 @@ def first_remedy(changes: Sequence[Change], watch: Watch = SILENT, deadline: Dea
     by bisection, for which memory is looked at and nothing is searched. Or one of the next two, where what is found
     with the first one is not USEFUL."""
 
+    @cache
     def fitting(changed: StrategyProblem) -> Estimate | None:
         problem = _of_one_sample(changed)
         least = emptiest(problem) if holds_state(problem) else None

@@ -107,11 +107,8 @@ class Search:
     """The least bound of what was neither ruled out nor searched to the end."""
 
     def __post_init__(self) -> None:
-        shared = self.problem.costs
-        self.problem = problem = replace(self.problem, shared=shared)
-        self.pricing = shared.pricing
-        self.grid = Grid(problem)
-        self.recompute = problem.recompute
+        shared, self.grid = self.problem.costs, Grid(self.problem)
+        self.pricing, self.recompute = shared.pricing, self.problem.recompute
         self.queue: list[tuple[float, int, Explore]] = []
         self.numbers = count()
         self.reported_s = 0.0
@@ -207,15 +204,17 @@ class Search:
         degree_sets = [degrees for degrees in self.grid.degree_sets() if self.grid.schedules(degrees)]
         degree_sets.sort(key=lambda degrees: oddities(degrees, per_node, shape.sequence))
         self.counts.divisions += len(degree_sets)
+        usual = usual_degrees(degree_sets, per_node, shape.experts or 1)
+        if len(degree_sets) > (most := LISTED * (1 + self.config.guesses)):
+            degree_sets, self.open_s = degree_sets[:most], 0.0
         for layers in self.pricing.layers:
             layers.expect(degrees.micro_batch for degrees in degree_sets)
-        usual = usual_degrees(degree_sets, per_node, shape.experts or 1)
         self.price_estimates(usual, self.config.guesses // 4)
         listing = self.deadline.part(0.5 * self.config.budget_s, effort.counted_s)
         bounded: list[tuple[float, Degrees]] = []
         room: dict[Degrees, bool] = {}  # of degrees with their smallest micro-batch
-        for number, degrees in enumerate(degree_sets):
-            if listing.passed or number >= LISTED * (1 + self.config.guesses):
+        for degrees in degree_sets:
+            if listing.passed:
                 self.open_s = 0.0
                 break
             alike = degrees._replace(micro_batch=1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,7 +82,7 @@ class RankCosts:
         self.saved, self.for_weights = layers.memory[..., 0], layers.memory[..., 1]
         self._columns: dict[tuple[int, ...], Columns] = {}
         self._undominated: dict[tuple[int, ...], list[int]] = {}
-        self.estimates: dict[Hashable, dict[Hashable, float]] = {}
+        self.estimates: dict[Hashable, Sequence[tuple[float, Any]]] = {}
         self.bounds: dict[tuple[int, ...], float] = {}
 
     @cached_property
