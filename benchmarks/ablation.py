@@ -100,6 +100,7 @@ ZERO = [Space({"zero": stage}) for stage in range(3)]
 LESS: Mapping[str, Sequence[Space]] = {
     **{name: [Space({name: 1})] for name in ("tp", "cp", "ep", "pp", "dp")},
     **{"ZeRO": ZERO[:1], "ZeRO-2 and 3": ZERO[:2], "ZeRO-3": ZERO},
+    "ZeRO within groups of ranks": [Space({"dp_replicate": 1})],
     "the optimizer on hosts": [Space({"offload": "none"})],
     "recomputation": [Space({"recompute": "none"})],
     "recomputation of some layers": [Space(without=frozenset({PARTIAL}))],

@@ -4,8 +4,7 @@ All of these are searches of their own, shorter than the one for the best strate
 into one pool, from which the answer is chosen and all rows of the report are:
 
     pool     the best strategy of each sort of every search, of frameworks first
-    chosen   of the pool that which asks least (charged_s), of those that a framework trains where one is; of all that
-             are no harder that whose settings ask least
+    chosen   of the pool that which asks least (charged_s), of those that a framework trains where one is
     rows     of the pool the shortest with a choice less, of a kind, in less memory
 
 A search begins beside the chosen strategy, with its own degrees where it has them. A round of searches may come upon
@@ -41,7 +40,6 @@ from automap_models.planners.strategies.problem import (
     StrategiesConfig,
     StrategyProblem,
     charged_s,
-    settings_of,
     steps_of,
 )
 
@@ -154,17 +152,8 @@ class Comparisons:
         return last, charged_s(completion.step_s, steps + (not common), self.min_gain) * (1 + order)
 
     def choose(self) -> bool:
-        """Go on with the strategy of the pool that asks least, or with one that is no harder and whose settings ask
-        less. Returns: whether it is another one."""
-        former, least = self.chosen, min(self.pool, key=self.charge)
-        (last, _), steps, common = self.charge(least), steps_of(least.strategy), self.common(least.strategy)
-
-        def of_settings(entry: Completion) -> tuple[float, float]:
-            settings = len(settings_of(entry.strategy))
-            return charged_s(entry.step_s, settings, self.min_gain), self.charge(entry)[1]
-
-        easy = [entry for entry in self.pool if steps_of(entry.strategy) <= steps and self.charge(entry)[0] == last]
-        self.chosen = min((entry for entry in easy if self.common(entry.strategy) >= common), key=of_settings)
+        """Go on with the strategy of the pool that asks least. Returns: whether it is another one."""
+        former, self.chosen = self.chosen, min(self.pool, key=self.charge)
         return former is not self.chosen
 
     # ---- searches
@@ -334,9 +323,8 @@ class Comparisons:
         return (*further, *(self.trained(completion.strategy)[:1] or (NO_FRAMEWORK,)))
 
     def beyond_best(self, strategy: Strategy) -> tuple[str, ...]:
-        """Steps and settings of a strategy that the chosen one has not."""
-        needed, present = (steps_of(one) | settings_of(one) for one in (strategy, self.best))
-        return tuple(sorted(needed - present))
+        """Steps of a strategy that the chosen one has not."""
+        return tuple(sorted(steps_of(strategy) - steps_of(self.best)))
 
     def shorter(self) -> list[Alternative]:
         """The strategies that are shorter than the chosen one by half a per cent or more: the shortest for what each

@@ -4,9 +4,6 @@ What makes a strategy harder to run than data parallelism alone are steps: each 
 `min_gain` shorter, so that strategies compare by one number:
 
     charged_s = step · (1 - min_gain) ^ -(steps of difficulty)
-
-Of those that are no harder than the one of the least charge the settings have to pay in the same way: recomputation,
-ZeRO and its third stage, virtual stages, expert parallelism, and what lies on hosts (`settings_of`).
 """
 
 from __future__ import annotations
@@ -68,20 +65,6 @@ def steps_of(strategy: Strategy) -> frozenset[str]:
     taken[PARTIAL] = s.recompute_blocks is not None or isinstance(s.recompute, tuple)
     taken[INSTALLED] = s.ep > 1 and s.dispatcher in ONCE_A_NODE
     taken[GROUPS] = s.dp_replicate > 1
-    return frozenset(name for name, does in taken.items() if does)
-
-
-def settings_of(strategy: Strategy) -> frozenset[str]:
-    """Which settings a strategy has that others of the same steps may do without."""
-    s = strategy
-    taken = {
-        "recomputation": set(s.recompute_kinds) != {"none"},
-        "ZeRO": s.zero > 0,
-        "ZeRO-3": s.zero == 3,
-        "virtual stages": s.vp > 1,
-        "expert parallelism": s.ep > 1,
-        "memory of hosts": s.offload != "none" or "offload" in s.recompute_kinds,
-    }
     return frozenset(name for name, does in taken.items() if does)
 
 

@@ -38,7 +38,6 @@ from automap_models.planners.strategies.problem import (
     StrategiesConfig,
     StrategyProblem,
     charged_s,
-    settings_of,
     steps_of,
 )
 from automap_models.planners.strategies.remedies import what_would_fit
@@ -138,7 +137,7 @@ def test_no_comparison_is_shorter_than_what_is_recommended(seed: int) -> None:
 def test_stages_of_equally_many_layers_are_preferred_unless_others_are_two_per_cent_shorter(longest: int) -> None:
     """A head of many columns makes unequal stages shorter, by how much is a matter of the width of its vocabulary."""
     work = gpt_work(8, 512, 4, sequence=128, vocabulary=longest * 512)
-    fixed = {**FIXED, "pp": 2, "tp": 1, "cp": 1, "dp": 2, "zero": 1}
+    fixed = {**FIXED, "pp": 2, "tp": 1, "cp": 1, "dp": 2}
     problem = replace(PROBLEM, work=work, global_batch=64, fixed=fixed)
     searched = StrategiesPlanner(CONFIG).solve(problem)
     equal = StrategiesPlanner(CONFIG).solve(replace(problem, without=frozenset({UNEQUAL})))
@@ -154,7 +153,7 @@ def test_fewer_kinds_of_parallelism_are_preferred_unless_more_are_two_per_cent_s
 
     What stages save of the sums of data parallelism is a matter of how fast links are.
     """
-    fixed = {"zero": 1, **{name: value for name, value in FIXED.items() if name != "micro_batch"}}
+    fixed = {name: value for name, value in FIXED.items() if name != "micro_batch"}
     cluster = Cluster(1, 4, bytes_per_s, bytes_per_s, 1.0e12)
     problem = replace(PROBLEM, work=small_work(4, 1024, 4, 512), cluster=cluster, global_batch=64, fixed=fixed)
     searched = StrategiesPlanner(CONFIG).solve(problem)
@@ -164,33 +163,6 @@ def test_fewer_kinds_of_parallelism_are_preferred_unless_more_are_two_per_cent_s
     assert (kind_of(best.required_plan()) == "data") == (lost <= 0.02)
     assert best.cost.step_s == pytest.approx(data.cost.step_s if lost <= 0.02 else searched.cost.step_s)
     assert lost > 0.02 or best.status == "feasible"
-
-
-@pytest.mark.parametrize("saved", [0.01, 0.03])
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"recompute": "selective"},
-        {"recompute": "full"},
-        {"zero": 1},
-        {"vp": 2, "schedule": "interleaved"},
-        {"ep": 2},
-        {"offload": "optimizer"},
-    ],
-    ids=str,
-)
-def test_a_setting_is_recommended_where_it_makes_the_step_two_per_cent_shorter(
-    comparisons: Comparisons, setting: dict[str, Any], saved: float
-) -> None:
-    """And ZeRO-3 where it saves four: a stage that is gathered in every pass is a setting more than ZeRO."""
-    plain = Strategy(micro_batch=1, global_batch=8, dp=2, pp=2)
-    among = Comparisons(comparisons.result, CONFIG)
-    among.pool = [Completion(replace(plain, **setting), 1.0 - saved), Completion(plain, 1.0)]
-    among.choose()
-    assert (among.best == plain) == (saved < 0.02)
-    among.pool[0] = Completion(replace(plain, zero=3), 1.0 - saved)
-    among.choose()
-    assert among.best == plain
 
 
 def test_searches_of_one_cluster_have_the_same_prices(comparisons: Comparisons) -> None:
@@ -323,8 +295,7 @@ def test_a_search_with_fewer_demands_never_comes_to_what_asks_more(model: str, f
     given = replace(within, fixed={"micro_batch": 1})
     config = StrategiesConfig(budget_s=0.4)
     answers = [searched([problem], config, SILENT) for problem in (free, within, given)]
-    settings = [len(settings_of(answer.cost.strategy)) for answer in answers]
-    steps = [charged_s(charged(answer.cost), count) for answer, count in zip(answers, settings, strict=True)]
+    steps = [charged(answer.cost) for answer in answers]
     assert steps == pytest.approx(sorted(steps))
     shortest = []
     for answer in answers:
