@@ -154,7 +154,8 @@ class StrategyProblem:
         runtime: how the framework runs strategies.
         kinds: devices by the names that the groups of a mixed cluster have for them.
         hosted: whether blocks may save in the memory of hosts where nobody says what they recompute.
-        shared: costs of each model on each cluster, which all problems that are made of this one have in common.
+        shared: costs of each model on each cluster, which all problems that are made of this one have in common: a
+            search that goes on with those of another one gets further in as many counted seconds.
 
     Raises:
         BadInput: a field that no strategy has, or a global batch or a reserve that is no positive number.

@@ -56,7 +56,7 @@ def test_a_search_that_its_budget_ends_comes_to_the_same_whatever_the_clock_says
     first = StrategiesPlanner(config).solve(problem)
     ages = itertools.count(0.0, 10.0)
     monkeypatch.setattr("time.process_time", lambda: next(ages))
-    second = StrategiesPlanner(config).solve(problem)
+    second = StrategiesPlanner(config).solve(replace(problem, shared={}))
     assert (first.plan, first.bound, first.facts) == (second.plan, second.bound, second.facts)
     assert first.status == "feasible"
 
