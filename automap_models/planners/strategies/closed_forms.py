@@ -62,7 +62,7 @@ def _of_ranks(
 ) -> Iterator[tuple[float, Subspace]]:
     """Of ranks that share everything evenly, or by their speed where their devices differ and layers may."""
     problem, choices = grid.problem, grid.schedules(degrees)
-    by_speed = len(costs.of_groups) > 1 and UNEQUAL not in problem.without
+    by_speed = len(costs.costings) > 1 and UNEQUAL not in problem.without
     reserved = (problem.reserve_bytes, *problem.rank_reserve_bytes.items())
     estimates = costs.estimates.setdefault((by_speed, problem.recompute_alike, reserved, *recompute), {})
     if not estimates.keys() >= set(choices):

@@ -258,7 +258,7 @@ def test_the_strategy_s_own_twin_without_a_choice_is_among_what_it_is_compared_w
     assert shortest.step_s <= min(twin.step_s for twin in twins)
 
 
-@pytest.mark.parametrize("seed", [1, 5, 8])
+@pytest.mark.parametrize("seed", [1, 2, 7])
 def test_no_neighbour_of_an_answer_is_shorter(seed: int) -> None:
     """256 H100 were to train DeepSeek-V3 in 32.5 s, and took 28.5 s with half the micro-batch, all else the same."""
     problem = replace(whole_space_problem(seed), fixed={})
