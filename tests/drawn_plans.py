@@ -117,7 +117,7 @@ def draw_strategy(rng: Rng) -> Strategy:
         layers[[0, -1]] -= rng.integers(0, 2, 2)
         if not layers.sum():
             continue
-        dp, micro_batch = int(rng.integers(1, 5)), int(rng.integers(1, 4))
+        dp, micro_batch, zero = int(rng.integers(1, 5)), int(rng.integers(1, 4)), int(rng.integers(0, 4))
         return Strategy(
             micro_batch=micro_batch,
             global_batch=dp * micro_batch * micro_batches,
@@ -127,7 +127,8 @@ def draw_strategy(rng: Rng) -> Strategy:
             vp=vp,
             schedule=schedule,
             recompute=str(rng.choice(["none", "selective", "full"])),  # type: ignore[arg-type]
-            zero=int(rng.integers(0, 4)),
+            zero=zero,
+            dp_replicate=2 if zero and dp % 2 == 0 < dp - 2 and rng.random() < 0.5 else 1,
             sequence_parallel=bool(rng.random() < 0.5),
             precision=str(rng.choice(["fp32", "fp16", "bf16", "fp8"])),  # type: ignore[arg-type]
             layers=tuple(map(int, np.maximum(layers, 0))),
@@ -136,12 +137,14 @@ def draw_strategy(rng: Rng) -> Strategy:
 
 def draw_data_parallel(rng: Rng) -> Strategy:
     """A strategy of data and context parallelism alone."""
+    zero = int(rng.choice([0, 2, 3]))
     return Strategy(
         micro_batch=(micro_batch := int(rng.integers(1, 4))),
         global_batch=(dp := int(rng.integers(1, 9))) * micro_batch * int(rng.integers(1, 20)),
         dp=dp,
+        dp_replicate=2 if zero and dp % 2 == 0 < dp - 2 and rng.random() < 0.5 else 1,
         cp=int(rng.choice([1, 1, 2, 4])),
-        zero=int(rng.choice([0, 2, 3])),
+        zero=zero,
         recompute=str(rng.choice(["none", "full"])),  # type: ignore[arg-type]
         precision=str(rng.choice(["fp32", "fp16", "bf16"])),  # type: ignore[arg-type]
         layers=(int(rng.integers(1, 9)),),

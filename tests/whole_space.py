@@ -81,10 +81,11 @@ def _cluster(draw: np.random.Generator) -> Cluster:
         per_node, nodes = int(draw.choice([1, 2])), int(draw.choice([1, 1, 2]))
         speeds = draw.choice([0.4, 0.7, 1.0], 2, replace=False)
         counts = (nodes, 1) if per_node == 1 else (1, 1)
-        of_kinds = zip(counts, draw.choice([1e9, 1e10, 1e11], (2, 2)).tolist(), speeds.tolist(), strict=True)
+        other = draw.spawn(1)[0]  # what is drawn after the links is the same whatever these are
+        of_kinds = zip(counts, other.choice([1e9, 1e10, 1e11], (2, 2)).tolist(), speeds.tolist(), strict=True)
         groups = [NodeGroup(count, per_node, *of_kind, 1.0e12, speed=speed) for count, of_kind, speed in of_kinds]
-        if draw.uniform() < 0.5:
-            between = ZoneLink(("near", "far"), float(draw.choice([1e8, 1e9])), float(draw.choice([0.0, 1e-4])))
+        if other.uniform() < 0.5:
+            between = ZoneLink(("near", "far"), float(other.choice([1e8, 1e9])), float(other.choice([0.0, 1e-4])))
             groups = [replace(group, zone=zone) for group, zone in zip(groups, between.zones, strict=True)]
             return Cluster.of_groups(groups, "two zones", zone_links=[between])
         return Cluster.of_groups(groups, "two kinds")
@@ -102,13 +103,14 @@ def _with_memory(cluster: Cluster, room: float, share: float) -> Cluster:
     return Cluster.of_groups(groups, cluster.name, zone_links=cluster.zone_links)
 
 
-def _drawn(draw: np.random.Generator) -> StrategyProblem | None:
-    """A problem, or None where it has no strategies, or too many of them."""
+def _drawn(draw: np.random.Generator, groups: int) -> StrategyProblem | None:
+    """A problem in which ZeRO divides within so many groups; None where it has no strategies, or too many of them."""
     kind = str(draw.choice(["gpt", "series", "experts"]))
     work = model_work(kind, int(draw.integers(1, 5)), int(draw.choice([64, 256])), int(draw.choice([32, 128])))
     cluster = _cluster(draw)
     names = draw.permutation(list(VALUES))[: int(draw.integers(3, 8))].tolist()
     fixed = {name: VALUES[name][int(draw.integers(len(VALUES[name])))] for name in names}
+    fixed["dp_replicate"] = groups
     launch_s, overlap = float(draw.choice([0.0, 6e-6])), float(draw.choice([0.0, 0.3, 1.0]))
     problem = StrategyProblem(
         work=work,
@@ -134,8 +136,9 @@ def _drawn(draw: np.random.Generator) -> StrategyProblem | None:
 def whole_space_problem(seed: int) -> StrategyProblem:
     """The first draw of a seed that has strategies, and few enough."""
     draw = np.random.default_rng([seed, 14])
+    groups = int(np.random.default_rng([seed, 15]).choice([1, 1, 2]))
     while True:
-        problem = _drawn(draw)
+        problem = _drawn(draw, groups)
         if problem is not None:
             return problem
 

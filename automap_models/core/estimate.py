@@ -172,7 +172,7 @@ def strategy_in_words(estimate: Estimate) -> str:
         parts.append(f"{_runs(s.layers)} layers a stage")
     parts += _recomputation(s, estimate.stage_layers)
     if s.zero:
-        parts.append(f"ZeRO-{s.zero}")
+        parts.append(f"ZeRO-{s.zero}" + (f" within {s.shards} ranks" if s.dp_replicate > 1 else ""))
     if s.offload == "optimizer":
         parts.append("optimizer on hosts")
     if s.sequence_parallel:

@@ -153,6 +153,7 @@ class Limits:
         one_series: whether all blocks have to be of one series, as those of a decoder are.
         power_of_two: whether the number of stages has to be one.
         zeros: stages of ZeRO.
+        replicates: whether ZeRO may divide within groups of ranks, between which gradients are summed.
         pipeline_zeros: those of them that go together with a pipeline; None for all.
         recompute: what may be recomputed, beside modules.
         modules: which of MODULES it recomputes by name.
@@ -191,6 +192,7 @@ class Limits:
     one_series: bool = False
     power_of_two: bool = False
     zeros: tuple[int, ...] = ZERO_STAGES
+    replicates: bool = False
     pipeline_zeros: tuple[int, ...] | None = None
     recompute: tuple[Recompute, ...] = ON_DEVICES
     modules: tuple[str, ...] = ()
@@ -342,6 +344,11 @@ class Limits:
         beside = " beside a pipeline" if is_of_pipeline else f" beside {degree}" if zero in self.zeros else ""
         return Objection(f"{self.name} has no ZeRO-{zero}{beside}", f"take zero {' or '.join(map(str, allowed))}")
 
+    def replicate_objection(self, groups: int) -> Objection | None:
+        """To groups of ranks within which ZeRO divides."""
+        what = f"{self.name} divides what ZeRO does among all ranks, not within {groups} groups of them"
+        return Objection(what, "take dp_replicate 1") if groups > 1 and not self.replicates else None
+
     def recompute_objection(self, kind: str) -> Objection | None:
         """To what blocks recompute."""
         if kind in self.recompute or (modules_of(kind) and set(modules_of(kind)) <= set(self.modules)):
@@ -383,6 +390,7 @@ class Limits:
             self.degrees_objection(s, facts),
             self.schedule_objection(s.schedule, s.pp, s.micro_batches, s.vp),
             self.zero_objection(s.zero, s),
+            self.replicate_objection(s.dp_replicate),
             self.precision_objection(s.precision),
             self.dispatcher_objection(s.dispatcher) if s.ep > 1 else None,
             self.offload_objection(s.offload, s.pp),
@@ -406,6 +414,7 @@ class Limits:
         objections: dict[str, Callable[[], Objection | None]] = {
             "schedule": lambda: self.schedule_objection(value),
             "zero": lambda: self.zero_objection(value),
+            "dp_replicate": lambda: self.replicate_objection(value),
             "precision": lambda: self.precision_objection(value),
             "dispatcher": lambda: self.dispatcher_objection(value),
             "offload": lambda: self.offload_objection(value),

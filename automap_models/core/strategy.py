@@ -101,7 +101,7 @@ class TransformerShape:
             raise BadInput(what, where="`kv_heads`", do="give a divisor of the heads")
 
 
-_COUNTS = ("micro_batch", "global_batch", "tp", "pp", "dp", "vp", "cp", "ep")
+_COUNTS = ("micro_batch", "global_batch", "tp", "pp", "dp", "vp", "cp", "ep", "dp_replicate")
 _counts = attrgetter(*_COUNTS)
 _NAMES = {"zero": ZERO_STAGES, "precision": PRECISIONS, "dispatcher": (None, *DISPATCHERS), "offload": OFFLOADS}
 _names = attrgetter(*_NAMES)
@@ -117,6 +117,8 @@ class Strategy:
         tp: devices that share every operator.
         pp: ranks of the pipeline, S.
         dp: ranks of data parallelism.
+        dp_replicate: groups of neighbours that they are in, within which ZeRO divides; between groups the parts of
+            gradients are summed (hybrid sharding: FSDP's HSDP, Megatron's distributed-optimizer instances).
         vp: virtual stages a rank of the pipeline.
         cp: devices that share every sequence.
         ep: ranks that share the experts of a layer: of data parallelism, or of tp · cp · dp.
@@ -142,6 +144,7 @@ class Strategy:
     tp: int = 1
     pp: int = 1
     dp: int = 1
+    dp_replicate: int = 1
     vp: int = 1
     cp: int = 1
     ep: int = 1
@@ -179,6 +182,8 @@ class Strategy:
         if self.tp * self.cp * self.dp % (self.expert_tensor * self.ep):
             what = f"{self.etp} × {self.ep} (etp × ep) do not divide the {self.tp * self.cp * self.dp} of tp · cp · dp"
             raise BadInput(what, where="`etp`", do="give 1, or an ep that divides dp · cp")
+        if self.dp_replicate > 1:
+            self._require_replicas()
         require_runnable(self.schedule, self.pp, self.micro_batches, self.vp)
         if isinstance(self.recompute, tuple) and len(self.recompute) != self.stages:
             what = f"{len(self.recompute)} kinds for {self.pp} × {self.vp} stages (pp × vp)"
@@ -188,6 +193,26 @@ class Strategy:
             if counts is not None and (len(counts) != self.stages or any(not _is_count(n, 0) for n in counts)):
                 what = f"{len(counts)} numbers of {unit} for {self.pp} × {self.vp} stages (pp × vp)"
                 raise BadInput(what, where=f"`{key}`", do="give one whole number of 0 or more for each stage")
+
+    def _require_replicas(self) -> None:
+        where, n = "`dp_replicate`", self.dp_replicate
+        if not self.zero:
+            raise BadInput(f"{n} groups divide nothing without ZeRO", where=where, do="give `zero`, or leave it out")
+        for name, ranks in (("dp", self.dp), ("ranks that hold the same experts", self.expert_data)):
+            if ranks % n:
+                raise BadInput(f"{n} does not divide the {ranks} {name}", where=where, do="give a divisor")
+        if self.shards == 1:
+            raise BadInput(f"{n} groups of one rank divide nothing", where=where, do="give fewer, or `zero` 0")
+
+    @property
+    def shards(self) -> int:
+        """Devices among which ZeRO divides what it does, but for experts: of dp · cp those of one group."""
+        return self.dp * self.cp // self.dp_replicate
+
+    @property
+    def expert_shards(self) -> int:
+        """Devices among which ZeRO divides experts."""
+        return self.expert_data // self.dp_replicate
 
     @property
     def devices(self) -> int:

@@ -122,18 +122,8 @@ class LayerCosting:
         """The groups of a strategy's devices; `site` says of which ones."""
         s = strategy
         expert_shares = self.runtime.expert_shares(s)
-        key = (
-            s.tp,
-            s.cp,
-            s.ep,
-            s.expert_tensor,
-            s.dp,
-            s.pp,
-            s.vp,
-            SCHEDULES[s.schedule].placement,
-            expert_shares,
-            site,
-        )
+        copies = s.dp, s.dp_replicate, s.pp, s.vp, SCHEDULES[s.schedule].placement
+        key = (s.tp, s.cp, s.ep, s.expert_tensor, *copies, expert_shares, site)
         if key not in self._groups:
             self._groups[key] = process_groups(strategy, self.cluster, self.constants, expert_shares, site)
         return self._groups[key]
@@ -145,7 +135,7 @@ class LayerCosting:
             BadInput: the device has no peak for the precision.
         """
         of_kernels = self._divided(strategy, groups, strategy.micro_batch)
-        key = (of_kernels, (groups.data, groups.expert_data) if strategy.zero == 3 else None)
+        key = (of_kernels, (groups.data, groups.expert_data, groups.replicas) if strategy.zero == 3 else None)
         if key not in self._costs:
             if of_kernels not in self._kernels:
                 sizes = self._expected if strategy.micro_batch in self._expected else (strategy.micro_batch,)
@@ -257,6 +247,8 @@ class LayerCosting:
             scatter = gather = self._gathers_s(groups, trained, pieces)
             if kernels.frozen_bytes.any():  # gathered with the others, and without gradients
                 gather = self._gathers_s(groups, gathered_bytes, pieces)
+            if strategy.dp_replicate > 1:
+                scatter = scatter + [groups.replicas_s(*moved) for moved in trained.tolist()]
             again, gather = gather, gather * (2 if self.work.training.has_copy else 1)
             of_runtime = self.runtime.overlap(self.constants.overlap)
             overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, of_runtime)

@@ -53,7 +53,7 @@ from automap_models.core.schedules import SCHEDULES, ranks_of_stages
 from automap_models.core.strategy import Strategy
 from automap_models.cost.collectives import ACROSS_S, LATENCY_S, RING_DEVICES, group_spans
 
-Sizes = tuple[int, int, int, int]
+Sizes = tuple[int, int, int, int, int]
 """Of the axes of a mesh of devices."""
 Axes = tuple[tuple[int, ...], ...]
 """Of the groups of devices in a mesh, for each kind of groups."""
@@ -179,8 +179,10 @@ class ProcessGroups:
 
     Attributes:
         tensor, context, experts: of tp, cp and ep.
-        data: that hold the same weights: the ranks of data and context parallelism.
-        expert_data: that hold the same experts.
+        data: that hold the same weights: the ranks of data and context parallelism, or those of one of the groups that
+            `dp_replicate` makes of them.
+        expert_data: that hold the same experts, likewise.
+        replicas: that hold the same part of what such a group divides.
         messages: [pp·vp-1] between two virtual stages.
         ends: between the first and the last rank of the pipeline, where each device has its partner's weights.
     """
@@ -190,12 +192,18 @@ class ProcessGroups:
     experts: ProcessGroup
     data: ProcessGroup
     expert_data: ProcessGroup
+    replicas: ProcessGroup
     messages: tuple[Message, ...]
     ends: Message
 
     def gather_s(self, others_bytes: float, experts_bytes: float, pieces: float = 1) -> float:
         """Seconds of gathering, or of reducing and scattering, weights or gradients without experts', and theirs."""
         return self.data.gather_s(others_bytes, pieces) + self.expert_data.gather_s(experts_bytes, pieces)
+
+    def replicas_s(self, others_bytes: float, experts_bytes: float) -> float:
+        """Seconds of summing over replicas what groups have reduced and scattered of so many bytes, experts' apart."""
+        parts = others_bytes / self.data.size, experts_bytes / self.expert_data.size
+        return sum(map(self.replicas.all_reduce_s, parts))
 
 
 class Site(NamedTuple):
@@ -236,11 +244,13 @@ def process_groups(
         site: whose groups they are; None: of all devices of a uniform cluster.
     """
     s = strategy
-    meshes = ((s.pp, s.dp, s.cp, s.tp), _DENSE), ((s.pp, s.expert_data, s.ep, s.expert_tensor), _OF_EXPERTS)
+    copies = s.pp, s.dp_replicate
+    dense_mesh = (*copies, s.dp // s.dp_replicate, s.cp, s.tp), _DENSE
+    meshes = dense_mesh, ((*copies, s.expert_shards, s.ep, s.expert_tensor), _OF_EXPERTS)
     bounds = (cluster.devices_per_node,) if not cluster.groups else tuple(cluster.node_bounds[1:].tolist())
     site, group_bounds = site or Site(0, tuple(range(s.pp))), cluster.group_bounds
     spans = [span for mesh in meshes for span in _spans(*mesh, bounds, group_bounds, site)]
-    shares: tuple[float, ...] = (1.0,) * 5
+    shares: tuple[float, ...] = (1.0,) * 6
     of_messages = 1.0
     if cluster.links:
         (of_dense, of_messages), (beside, _) = (_link_shares(*mesh, cluster.links) for mesh in meshes)
@@ -256,19 +266,20 @@ def process_groups(
         intra, inter, latency_s = cluster.slowest_links(met)
         return Message(crossing, intra * efficiencies[0] * of_messages, inter * efficiencies[1], latency_s)
 
-    of_experts = expert_shares or efficiencies
-    of_kinds = (efficiencies, efficiencies, efficiencies, of_experts, efficiencies)
-    tensor, context, data, experts, expert_data = map(group, spans, shares, of_kinds)
+    of_kinds = (*(efficiencies,) * 4, expert_shares or efficiencies, efficiencies)
+    tensor, context, data, replicas, experts, expert_data = map(group, spans, shares, of_kinds)
     between = {pair: message(*lies) for pair, lies in _pairs(s.pp, bounds, group_bounds).items()}
     stages = ranks_of_stages(s.stages, s.pp, SCHEDULES[s.schedule].placement)
     messages = tuple(between[min(pair), max(pair)] for pair in pairwise(stages))
-    return ProcessGroups(tensor, context, experts, data, expert_data, messages, between[0, s.pp - 1])
+    groups = tensor, context, experts, data, expert_data, replicas
+    return ProcessGroups(*groups, messages, between[0, s.pp - 1])
 
 
-_DENSE: Axes = ((3,), (2,), (1, 2))
-"""Of the mesh of pp, dp, cp and tp: those of tp, cp, and the same weights."""
-_OF_EXPERTS: Axes = ((2,), (1,))
-"""Of the mesh of pp, expert data parallelism, ep and expert tensor parallelism: those of ep, and the same experts."""
+_DENSE: Axes = ((4,), (3,), (2, 3), (1,))
+"""Of the mesh of pp, replicas, dp in one of these, cp and tp: those of tp, cp, the same weights, and replicas."""
+_OF_EXPERTS: Axes = ((3,), (2,))
+"""Of the mesh of pp, replicas, expert data parallelism in one of these, ep and expert tensor parallelism: those of ep,
+and the same experts."""
 
 
 @lru_cache(maxsize=8192)

@@ -70,6 +70,8 @@ class Runtime:
             and gradients without ZeRO, too, go beside nothing where messages of a pipeline, or sums of tensor
             parallelism across nodes, wait in the same queue of the device (CUDA_DEVICE_MAX_CONNECTIONS=1).
         bucket_bytes: of the 16-bit gradients that are summed together; a larger matrix is alone. None are one sum.
+        shard_s: that gradients and weights take for each of the devices among which ZeRO-1 or 2 divides, where they are
+            reduced to one after the other and broadcast from it, beside nothing.
         eager: whether norms and gates of feed-forward layers are several kernels, of which each saves what it reads.
         saves_gathered: whether tokens that sequence parallelism gathers for a product are saved whole, and not gathered
             again in the backward pass.
@@ -113,6 +115,7 @@ class Runtime:
     gradient_overlap: float | None = None
     exposes_gathers: bool = False
     bucket_bytes: float = 0.0
+    shard_s: float = 0.0
     eager: bool = False
     saves_gathered: bool = False
     weighs_within: bool = False

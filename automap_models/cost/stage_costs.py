@@ -267,7 +267,8 @@ class StageCosting:
         size = 4.0 if self.gradient_bytes > 4 else self.weight_bytes
         if self.strategy.zero or self.runtime.bucket_bytes:  # of many large ones each goes round a ring
             rounds, buckets = 1 if self.strategy.zero else 2, self._buckets(others + of_experts)
-            return rounds * self.groups.gather_s(others * size, of_experts * size, buckets)
+            scattered = rounds * self.groups.gather_s(others * size, of_experts * size, buckets)
+            return scattered + self.groups.replicas_s(others * size, of_experts * size)
         return self.groups.data.all_reduce_s(others * size) + self.groups.expert_data.all_reduce_s(of_experts * size)
 
     def _gathered_s(self, others: float, of_experts: float) -> float:
@@ -299,7 +300,9 @@ class StageCosting:
         ranks = list(map(tuple, of_ranks.tolist()))
         moved_s = {rank: self.gradients_s(*rank) for rank in set(ranks)}
         exposed = exposed_s(np.array([moved_s[rank] for rank in ranks]), beside, self.overlap)
-        return np.minimum(exposed, self.strategy.micro_batches * gathered) if shared else exposed
+        if shared:
+            exposed = np.minimum(exposed, self.strategy.micro_batches * gathered)
+        return exposed + (self.runtime.shard_s * self.strategy.shards if self.strategy.zero in (1, 2) else 0.0)
 
     def _sent_s(self, times: StageTimes, of_ranks: FloatArray) -> FloatArray | float:
         """[S] what gradients that hosts add up take on their way, in every micro-batch, beyond the backward passes."""
@@ -337,7 +340,8 @@ class StageCosting:
         """
         overlap = self.overlap
         prefetched = max(PREFETCHED if self.runtime.prefetches else 0.0, overlap)
-        every_micro_batch = 1.5 * self.strategy.micro_batches * (1.0 - prefetched)
+        more = 1.5 if self.strategy.dp_replicate == 1 else 1.0  # sums between groups are no more than once a step's
+        every_micro_batch = more * self.strategy.micro_batches * (1.0 - prefetched)
         return min(1.0 - overlap, every_micro_batch) if self.strategy.zero and not self._alone else 1.0 - overlap
 
     @property
@@ -350,7 +354,7 @@ class StageCosting:
         strategy = self.strategy
         if not strategy.zero:
             return others + of_experts
-        return others / (strategy.dp * strategy.cp) + of_experts / strategy.expert_data
+        return others / strategy.shards + of_experts / strategy.expert_shards
 
     def optimizer_s(self, others: float, of_experts: float) -> float:
         """Gradient read, state read and written, weight written (and in fp32, where it is the master, read); where the
@@ -459,7 +463,7 @@ class StageCosting:
         """Of the framework and of each kind of group of more than one device: gradients are summed over cp, too."""
         s = self.strategy
         buffers = self.runtime.buffer_bytes if s.zero else 0.0
-        return buffers + group_bytes(s.tp, s.cp, s.ep, s.dp * s.cp, s.pp)
+        return buffers + group_bytes(s.tp, s.cp, s.ep, s.shards, s.dp_replicate, s.pp)
 
     @cached_property
     def logits_bytes(self) -> float:

@@ -1,6 +1,7 @@
 """What one device holds under a strategy: training state, gathered weights, and saved activations.
 
-Bytes a parameter, of which ZeRO divides more with every stage by the ranks of data and context parallelism:
+Bytes a parameter, of which ZeRO divides more with every stage by the ranks of data and context parallelism, or by those
+of each group of them (`Strategy.shards`):
 
     precision           weights   gradients   optimiser (Adam; others: core.tuning)
     fp32                4         4           8 = two moments
@@ -91,7 +92,7 @@ def state_bytes(
     What ZeRO divides from a stage on a device has the ranks' share of; the others are whole.
     """
     total = others + of_experts
-    shared = others / (strategy.dp * strategy.cp) + of_experts / strategy.expert_data
+    shared = others / strategy.shards + of_experts / strategy.expert_shards
     weight, gradient, optimizer = trained_bytes
     return (
         weight * (total if strategy.zero < 3 else shared),
@@ -102,4 +103,4 @@ def state_bytes(
 
 def frozen_shares(strategy: Strategy) -> tuple[float, float]:
     """Shares that a device holds of what its rank does not train, without experts and of them."""
-    return (1.0 / (strategy.dp * strategy.cp), 1.0 / strategy.expert_data) if strategy.zero == 3 else (1.0, 1.0)
+    return (1.0 / strategy.shards, 1.0 / strategy.expert_shards) if strategy.zero == 3 else (1.0, 1.0)

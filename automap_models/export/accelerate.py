@@ -25,6 +25,7 @@ LIMITS = Limits(
     runtime="fsdp",
     schedules={"1f1b": "none"},
     zeros=(0, 2, 3),
+    replicates=True,
     sharded_context=True,
     recompute=("none", "full"),
     precisions=("fp32", "fp16", "bf16"),
@@ -65,9 +66,10 @@ def config(plan: BlockPlan) -> dict[str, Any]:
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         "fsdp_cpu_ram_efficient_loading": True,
     }
-    if s.cp > 1:
+    if s.cp * s.dp_replicate > 1:
         common["parallelism_config"] = {
-            "parallelism_config_dp_shard_size": s.dp,
+            **({"parallelism_config_dp_replicate_size": s.dp_replicate} if s.dp_replicate > 1 else {}),
+            "parallelism_config_dp_shard_size": s.dp // s.dp_replicate,
             "parallelism_config_cp_size": s.cp,
         }
     return common
@@ -87,7 +89,7 @@ def check(plan: BlockPlan, path: Path) -> None:
         )
         require_same("ZeRO", 3 if frees else 2, s.zero)
         require_same("recomputation", recomputes, plan.recompute(NAME) == "full")
-    if s.cp > 1:
+    if s.cp * s.dp_replicate > 1:
         sizes = {name.removeprefix("parallelism_config_"): n for name, n in read.parallelism_config.items()}
         meshes = parser_module("accelerate.parallelism_config", DISTRIBUTION).ParallelismConfig(**sizes)
         require_same("devices of the meshes", meshes.total_size, s.devices)

@@ -37,6 +37,7 @@ LIMITS = Limits(
     stacked=False,
     sequence=both_halves,
     dispatchers=("deepep", "hybridep", "alltoall", "allgather"),
+    replicates=True,
     recompute=RECOMPUTE,
     offloads=("none", "optimizer"),
     sequence_beside_experts=True,
@@ -70,6 +71,7 @@ COUNTS: Mapping[str, str] = {
     "cp": "--context-parallel-size",
     "ep": "--expert-model-parallel-size",
     "etp": "--expert-tensor-parallel-size",
+    "dp_replicate": "--num-distributed-optimizer-instances",
     "micro_batch": "--micro-batch-size",
     "global_batch": "--global-batch-size",
 }
@@ -111,7 +113,7 @@ def write(plan: BlockPlan, path: Path) -> Written:
 def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
     """Every argument with its value."""
     s = plan.strategy
-    usual = {"cp": 1, "ep": 1, "etp": s.tp}
+    usual = {"cp": 1, "ep": 1, "etp": s.tp, "dp_replicate": 1}
     for name, argument in COUNTS.items():
         count = s.expert_tensor if name == "etp" else getattr(s, name)
         if count != usual.get(name):

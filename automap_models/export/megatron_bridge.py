@@ -71,7 +71,7 @@ def overrides(plan: BlockPlan) -> dict[tuple[str, ...], Any]:
     sections: Mapping[str, Mapping[str, Any]] = {
         "model": model,
         "train": {"micro_batch_size": s.micro_batch, "global_batch_size": s.global_batch},
-        "ddp": {"use_distributed_optimizer": optimizer["use_distributed_optimizer"]},
+        "ddp": {"use_distributed_optimizer": optimizer["use_distributed_optimizer"], INSTANCES: s.dp_replicate},
         "optimizer": optimizer,
     }
     written: dict[tuple[str, ...], Any] = {
@@ -80,7 +80,12 @@ def overrides(plan: BlockPlan) -> dict[tuple[str, ...], Any]:
     return written | {("mixed_precision",): PRECISIONS.get(s.precision)}
 
 
-COUNTS = {name: argument[2:].replace("-", "_") for name, argument in megatron.COUNTS.items() if "batch" not in name}
+INSTANCES = "num_distributed_optimizer_instances"
+COUNTS = {
+    name: argument[2:].replace("-", "_")
+    for name, argument in megatron.COUNTS.items()
+    if "batch" not in name and name != "dp_replicate"
+}
 """Degree of a strategy → its key."""
 
 

@@ -252,6 +252,7 @@ def _changes(before: Strategy, after: Strategy) -> Iterator[str]:
         "etp",
         "pp",
         "dp",
+        "dp_replicate",
         "vp",
         "sequence_parallel",
         "schedule",

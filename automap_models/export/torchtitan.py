@@ -62,6 +62,7 @@ LIMITS = Limits(
     expert_tensor=False,
     sharded_experts=True,
     dispatchers=("deepep", "hybridep", "alltoall"),
+    replicates=True,
 )
 """torchtitan 0.3 refuses pipelines of tied weights, and tp that does not divide the heads of keys and values
 (models/common/decoder.py); its experts are whole, on devices of dp_shard · cp · tp (distributed/parallel_dims.py).
@@ -117,7 +118,8 @@ def parallelism(s: Strategy) -> dict[str, Any]:
     fields: dict[str, Any] = {key: getattr(s, name) for name, key in COUNTS.items()}
     fields |= {COUNTS["ep"]: LIMITS.expert_degree(s), "enable_sequence_parallel": s.sequence_parallel and s.tp > 1}
     if s.zero:
-        fields |= {"data_parallel_replicate_degree": 1, "data_parallel_shard_degree": s.dp}
+        copies, shards = s.dp_replicate, s.dp // s.dp_replicate
+        fields |= {"data_parallel_replicate_degree": copies, "data_parallel_shard_degree": shards}
         fields |= {"fsdp_reshard_after_forward": RESHARD[s.zero]}
     else:
         fields |= {"data_parallel_replicate_degree": s.dp, "data_parallel_shard_degree": 1}

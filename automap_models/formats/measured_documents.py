@@ -135,6 +135,7 @@ class RowDocument(Foreign):
     measured: MeasuredDocument
     gpus_per_node: Count | None = None
     dp: Count | None = None
+    dp_replicate: Count | None = None
     vp: Count | None = None
     cp: Count | None = None
     ep: Count | None = None

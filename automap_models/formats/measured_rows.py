@@ -356,6 +356,7 @@ def _strategy(row: RowDocument, ran: RuntimeFile, year: int, device: str) -> Str
         tp=tp,
         pp=pp,
         dp=dp,
+        dp_replicate=_replicas(row, dp, tp) if zero else 1,
         vp=vp,
         cp=row.cp or 1,
         ep=row.ep or 1,
@@ -368,6 +369,16 @@ def _strategy(row: RowDocument, ran: RuntimeFile, year: int, device: str) -> Str
         dispatcher=_dispatcher(row),
         layers=_layers(row, pp * vp, ran),
     )
+
+
+def _replicas(row: RowDocument, dp: int, tp: int) -> int:
+    """Groups in which ZeRO divides, as the note says: `zero1=8`, of so many ranks each, or `HSDP`, inside nodes."""
+    if row.dp_replicate is not None:
+        return row.dp_replicate
+    shards = re.search(r"\bzero1=(\d{1,4})\b", row.note or "")
+    if shards or re.search(r"\bHSDP\b", row.note or ""):
+        return max(1, dp // max(1, int(shards[1]) if shards else (row.gpus_per_node or 8) // tp))
+    return 1
 
 
 def _schedule(row: RowDocument, pp: int) -> str:

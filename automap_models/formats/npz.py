@@ -78,6 +78,11 @@ class Archive:
     def __exit__(self, *_: object) -> None:
         self._zip.close()
 
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays, unpacked."""
+        return sum(member.file_size for member in self._zip.infolist())
+
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
@@ -130,14 +135,21 @@ def _is_single(file: str | os.PathLike[str] | BinaryIO) -> bool:
         return False
 
 
-def read_npz(path: str | os.PathLike[str]) -> Profile:
+def read_npz(path: str | os.PathLike[str] | BinaryIO, where: str | None = None, most_bytes: int = 1 << 40) -> Profile:
     """The profile in an .npz file.
+
+    Args:
+        path: its path, or the open file.
+        where: what messages call it; None is the path.
+        most_bytes: that all arrays may take together.
 
     Raises:
         BadInput: naming the array and the index at fault, see formats.md for all that is refused.
     """
-    source = str(path)
+    source = str(path) if where is None else where
     with Archive(path, source) as archive:
+        if archive.nbytes > most_bytes:
+            raise BadInput(f"holds more than {most_bytes:,} bytes", where=source, do="check which file it is")
         for key in REQUIRED:
             if key not in archive:
                 raise BadInput(f"array {key} is missing", where=source, do=f"a profile needs {', '.join(REQUIRED)}")

@@ -82,6 +82,7 @@ def setting_of(given: Arguments, vocabulary: int | None, program: str = "pretrai
     fields["precision"] = _precision(given)
     fields["offload"] = "optimizer" if OFFLOAD in given else "none"
     if given.count(SIZES["experts"]):
+        # Megatron's default: experts are divided as everything else is.
         fields.setdefault("etp", fields.get("tp", 1))
     if fields.get("ep", 1) * fields.get("etp", 1) > 1 and fields.get("ep", 1) > 1:
         fields["dispatcher"] = _dispatcher(given)

@@ -48,8 +48,10 @@ def model_of(
         return None, (f"what {program} trains",)
     if not (layers and hidden and heads and tokens and vocabulary):
         return None, lacking
+    # As Megatron does it where --ffn-hidden-size is not given: gated widths are two thirds, in multiples of 64.
     usual = int(4 * hidden * 2 / 3 / 64) * 64 if "--swiglu" in given else 4 * hidden
     width, experts = given.count(SIZES["ffn"]) or usual, given.count(SIZES["experts"])
+    # Megatron's --num-query-groups is 1 unless given, and counts beside --group-query-attention alone.
     kv_heads = (given.count(SIZES["kv_heads"]) or 1) if "--group-query-attention" in given else heads
     mixture = None
     if experts:

@@ -41,6 +41,7 @@ def rewriting(given: Arguments, fields: Mapping[str, Any], layers: int | None) -
 
     def text_of(strategy: Strategy) -> str:
         wanted = {word[0]: list(word[1:]) for word in arguments(block_plan(strategy, layers or 1))}
+        # Equal stages need no layout, and a reader knows the shorter arguments.
         if strategy.stages == 1 or len(set(strategy.layers or ())) <= 1:
             wanted.pop(LAYOUT, None)
             if strategy.vp > 1:
@@ -55,10 +56,12 @@ def rewriting(given: Arguments, fields: Mapping[str, Any], layers: int | None) -
                 places = [_span(entry[1:])] if name == MODULES_GIVEN else [_place(given, old) for old in entry[1:2]]
                 edits += [(place, " ".join(wanted[name])) for place in places]
             elif entry:
+                # What asks for an argument that goes is refused at start-up, and goes with it.
                 gone = [name, *(other for other, need in listed()["needs"].items() if need == name and other in given)]
                 edits += [(_with_space(given.text, _span(_words(given, one))), "") for one in gone]
             else:
                 added.append(" ".join([name, *wanted[name]]))
+        # New arguments come behind the first degree that is there: in scripts that is where people look for them.
         anchor = next((entry for name, entry in given.words.items() if name in COUNTS.values()), None)
         end = _span(anchor[:2])[1] if anchor else len(given.text.rstrip())
         edits.append(((end, end), "".join(separator(given.text, end) + text for text in added)))

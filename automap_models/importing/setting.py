@@ -15,9 +15,8 @@ from automap_models.errors import BadInput
 
 Rewrite = Callable[[Strategy], str]
 """Strategy → the text of the file as it says that."""
-COUNTS = ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "micro_batch", "micro_batches", "global_batch")
+COUNTS = ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "dp_replicate", "micro_batch", "micro_batches", "global_batch")
 """Fields that count something."""
-GROUPS = "weights are priced as shared among all replicas, not within groups of them (HSDP)"
 
 
 @dataclass(frozen=True, kw_only=True)

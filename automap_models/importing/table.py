@@ -24,7 +24,7 @@ from automap_models.export.deepspeed import LIMITS as DEEPSPEED
 from automap_models.export.megatron import LIMITS as MEGATRON
 from automap_models.importing import config_arguments, verl
 from automap_models.importing.documents import FALSE, Document, Path, count_at, parse, tables, text_of, unread, value_at
-from automap_models.importing.setting import GROUPS, Setting, contradiction
+from automap_models.importing.setting import Setting, contradiction
 from automap_models.resources import is_file
 from automap_models.workloads.catalogue import canonical
 
@@ -72,8 +72,6 @@ def read(document: Document, target: str, file: File | None = None, vocabulary: 
     fields = batches(table, {**table.get("usual", {}), **fields} | data_parallel(document, table))
     single = [key for name in ("model", "dp") for key in table.get(name, ())] + [*table.get("devices", {}).values()]
     left_out, notes = unread(document, target, [*keys, *more, *single, *table.get("sequence", {})])
-    if "dp" in table and min(count_at(document.values, *key.split(".")) or 1 for key in table["dp"]) > 1:
-        notes.append(GROUPS)
     documents = training.get("documents", "one" if "documents" in table.get("training", {}) else "")
     nodes, per_node = _devices(document, table)
     setting = Setting(
@@ -206,9 +204,11 @@ def _narrowed(training: Training, document: Document, table: Mapping[str, Any], 
 
 
 def data_parallel(document: Document, table: Mapping[str, Any]) -> dict[str, int]:
-    """`dp` where both of its parts, or the shards, are said."""
+    """`dp` where both of its parts, or the shards, are said; of several shards there may be copies."""
     copies, shards = (count_at(document.values, *key.split(".")) for key in table.get("dp", ("", "")))
-    return {} if shards is None or shards < 1 else {"dp": (copies or 1) * shards}
+    if shards is None or shards < 1:
+        return {}
+    return {"dp": (copies or 1) * shards, "dp_replicate": (copies or 1) if shards > 1 else 1}
 
 
 def batches(table: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def _sequence(document: Document, table: Mapping[str, Any]) -> int | None:
 
 
 def _searched(document: Document, table: Mapping[str, Any]) -> Iterator[str]:
-    yield from ("dp", "micro_batch")
+    yield from ("dp", "micro_batch", *(("dp_replicate",) if "dp" in table else ()))
     for name, keys in table.get("fields", {}).items():
         is_there = any(_raw(document, key) is not None and _is_scalar(_raw(document, key)) for key in keys)
         if name not in table.get("fixed", FIXED) and (
@@ -259,8 +259,9 @@ def words(
                 yield tuple(key.split(".")), word
     copies, shards = table.get("dp", ("", ""))
     if shards and _raw(document, shards) is not None:
-        yield tuple(copies.split(".")), 1 if strategy.zero else strategy.dp
-        yield tuple(shards.split(".")), strategy.dp if strategy.zero else 1
+        of_shards = strategy.dp // strategy.dp_replicate if strategy.zero else 1
+        yield tuple(copies.split(".")), strategy.dp // of_shards
+        yield tuple(shards.split(".")), of_shards
 
 
 def _is_scalar(value: Any) -> bool:

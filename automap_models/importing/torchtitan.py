@@ -27,7 +27,7 @@ from automap_models.export.torchtitan import (
     training,
 )
 from automap_models.importing.documents import Document, Path, Values, count_at, tables, text_of, unread, value_at
-from automap_models.importing.setting import GROUPS, Setting
+from automap_models.importing.setting import Setting
 from automap_models.importing.table import answers
 from automap_models.workloads.catalogue import canonical
 
@@ -46,6 +46,7 @@ SEARCHED = frozenset(
         "pp",
         "vp",
         "dp",
+        "dp_replicate",
         "cp",
         "ep",
         "etp",
@@ -80,8 +81,6 @@ def read(document: Document, ending: str, file: File) -> Setting:
     if pp > 1:
         fields |= _stages(values, pp, fields, file)
     left_out, notes = unread(document, "torchtitan", answers(document, tables()["torchtitan"]["training"])[1])
-    if min(_first(values, f"data_parallel_{kind}_degree") or 1 for kind in ("replicate", "shard")) > 1:
-        notes.append(GROUPS)
     name = f"{value_at(values, 'model', 'name')}-{value_at(values, 'model', 'flavor')}"
     return Setting(
         limits=LIMITS,
@@ -125,6 +124,7 @@ def _data_parallel(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     reshard = {word: zero for zero, word in RESHARD.items()}.get(str(_value(values, "fsdp_reshard_after_forward")))
     divides = shards != 1 or (reshard is not None and (copies or 1) == 1)
     dp = {} if shards < 0 else {"dp": (copies or 1) * shards}
+    dp |= {"dp_replicate": copies or 1} if divides else {}
     return {**dp, "zero": (reshard or (2 if fields.get("pp", 1) > 1 else 3)) if divides else 0}
 
 
@@ -182,7 +182,7 @@ def _words(values: Values, fields: Mapping[str, Any], strategy: Strategy) -> dic
         "global_batch_size": None,
     }
     usual |= {"enable_sequence_parallel": strategy.tp > 1 and strategy.sequence_parallel, "disable_cuda_graphs": True}
-    usual |= {"data_parallel_shard_degree": strategy.dp if strategy.zero else None}
+    usual |= {"data_parallel_shard_degree": strategy.dp // strategy.dp_replicate if strategy.zero else None}
     usual |= {"fsdp_reshard_after_forward": RESHARD.get(2 if strategy.pp > 1 else 3)}
     new: dict[Path, Any] = {}
     keys = chain(parallelism(strategy).items(), training(strategy).items())

@@ -79,6 +79,7 @@ def plan_request(
     options = {name: value for name, value in options.items() if _is_given(name, value)}
     common: dict[str, Any] = {"source": source, "topo": topo, "device": device, "cached": cached}
     common |= {"microbatch_size": microbatch_size, "verbose": verbose}
+    # A strategy's file is priced as a strategy; plans of stages are costed by the request for those.
     if plan is not None and (written := _written(plan)) is not None:
         given: dict[str, Any] = {"fields": vars(written.strategy), "runtime": options.get("runtime") or written.runtime}
         given |= {"training": written.facts.training, "goal": _goal(options), "imbalance": options.get("imbalance")}
@@ -87,6 +88,7 @@ def plan_request(
     of_source = {"trainable": source.trainable, "microbatch_size": microbatch_size} if divided else {}
     reasons = _of_stages({**options, **of_source})
     chosen = [name for name in (*OF_STRATEGIES, *TRAINING_GOAL) if name in options] + ["price"] * price + ["fit"] * fit
+    # Both have schedules: one of these alone does not say that a strategy is meant.
     if options.get("schedule") in WARM_UPS:
         chosen.remove("schedule")
     if plan is not None or not (chosen or divided):

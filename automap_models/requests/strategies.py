@@ -234,14 +234,16 @@ def _divided(request: StrategyRequest, watch: Watch) -> tuple[Callable[[str], Mo
     """
     source, batch = request.source, request.options.global_batch
     training = request.training
-    if isinstance(source.model, ModelWork):
-        model = source.model if training.is_full else _trained(source.model, training)
+    profile = source.model
+    if isinstance(profile, ModelWork) and not isinstance(profile, ProfileWork):
+        model = profile if training.is_full else _trained(profile, training)
         return lambda dtype: model, batch, dict(request.fields)
-    if divides(source):
-        return lambda dtype: transformer(replace(source, dtype=dtype)).work(training), batch, dict(request.fields)
-    profiled = profiled_model(request, request.cluster, watch, cached=request.cached)
-    work = _trained(ProfileWork.from_profile(profiled.profile), training)
-    usual = default_batch(profiled.profile, request.cluster.devices)
+    if not isinstance(profile, ProfileWork):
+        if divides(source):
+            return lambda dtype: transformer(replace(source, dtype=dtype)).work(training), batch, dict(request.fields)
+        profiled = profiled_model(request, request.cluster, watch, cached=request.cached)
+        profile = ProfileWork.from_profile(profiled.profile)
+    work, usual = _trained(profile, training), default_batch(profile.profile, request.cluster.devices)
     return lambda dtype: work, batch or usual, work.fields(request.fields)
 
 

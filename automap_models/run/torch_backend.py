@@ -178,6 +178,7 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunRecord | No
         problem = _on_model(problem, example)
     layout = _layout(problem, example)
     original = copy_model(example.model, lambda tensor: tensor.clone()) if problem.check and rank == 0 else None
+    # Where stages differ in replicas, or a cut is inside a module, no reference draws the same dropout: it is off.
     unlike = len({len(replicas) for replicas in layout.processes}) > 1
     comparable = problem.check and (unlike or any(cut.startswith(AFTER) for cut in problem.plan.cut_names))
     seeds = _Seeds(problem.seed)
@@ -209,6 +210,7 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> RunRecord | No
         loss, record = _step(pipeline, optimizer, (args, kwargs), target)
         losses.append(loss)
         records.append(record)
+        # Of the first step: behind an update, rounding is as large as what is compared.
         if problem.check and not step:
             gradients = pipeline.gather(lambda tensor: tensor.grad, pipeline.trainable)
     peak_bytes, comparison = _peak_bytes(device), None

@@ -290,10 +290,13 @@ def _stage(
     arriving = [graph.placeholder(node.name) for node in received]
     inputs = [node for node in nodes if node.op == "placeholder" and node in read]
     for node in inputs:
+        # Inputs of the model, a mask for instance, reach a stage that reads them without a message.
         copies[node] = graph.placeholder(f"input_{node.name}")
     for node, arrived in zip(received, arriving, strict=True):
+        # Messages are packed in the order of memory: the dimensions are put back as the operators were traced.
         order = _memory_order(node)
         copies[node] = _permuted(graph, arrived, tuple(sorted(range(len(order)), key=order.__getitem__)))
+        # What was received is a leaf of autograd, which no operator may change in place.
         if any(_writes_to(user, node) for user in node.users if stage_of.get(user) == s):
             copies[node] = graph.call_function(torch.ops.aten.clone.default, (copies[node],))
     for node in nodes:

@@ -95,9 +95,10 @@ def offered(question: Question) -> Mapping[str, tuple[object, ...]]:
         BadInput: the model or the cluster cannot be used.
     """
     shape = request_of(question, price=True).source.model.shape  # type: ignore[attr-defined]
-    tensor = question.tp or 1
+    tensor, (cluster, _) = question.tp or 1, cluster_named(question.cluster)
     etp = (1, tensor) if shape.experts and tensor > 1 else ()
-    return {**_degrees(shape, cluster_named(question.cluster)[0].devices), "etp": etp, **LANES}
+    groups = (1, *(n for n in range(2, cluster.nodes + 1) if cluster.nodes % n == 0 and question.zero))
+    return {**_degrees(shape, cluster.devices), "etp": etp, "dp_replicate": groups, **LANES}
 
 
 def _reason(question: Question) -> str | None:
@@ -226,7 +227,7 @@ def command(question: Question) -> str:
         if isinstance(fields.get(name), tuple):
             raise BadInput("of each stage is no option of the command", where=f"`{name}`", do="copy Python")
     topo = "--topo" if question.cluster in known_clusters() else "--gpus"
-    words = ["automap", "plan", question.model if question.config is None else "config.json", topo, question.cluster]
+    words = ["automap", "plan", question.file or question.model, topo, question.cluster]
     training = question.training()
     patterns = training.pop("freeze", ())
     given = {"sequence": question.sequence, "runtime": question.runtime, **fields, **training}
@@ -243,7 +244,7 @@ def python(question: Question) -> str:
     """The lines of Python that price the strategy."""
     shipped = question.cluster in known_clusters()
     given = {"sequence": question.sequence, "runtime": question.runtime, **_fields(question), **question.training()}
-    options = [repr(question.model if question.config is None else "config.json")]
+    options = [repr(question.file or question.model)]
     options.append(f"{'' if shipped else 'gpus='}{question.cluster!r}")
     options += [f"{name}={value!r}" for name, value in given.items() if value is not None]
     return (

@@ -1,12 +1,16 @@
 """What the page asks: a model on a cluster, and fields of a strategy; and the request of `automap plan` that this is.
 
-Models by name, those of a config.json that comes with the question, and clusters are read once for many questions.
+Models by name, those of a config.json or a profile that comes with the question, and clusters are read once for many
+questions.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterator
 from functools import lru_cache
+from io import BytesIO
 from typing import Annotated, Any
 
 import msgspec
@@ -18,7 +22,7 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Dispatcher, Offload, Precision, Recompute
 from automap_models.core.tuning import Loss, Optimizer, States, Training
 from automap_models.core.units import LARGEST
-from automap_models.cost.profile_layers import PRECISIONS
+from automap_models.cost.profile_layers import PRECISIONS, ProfileWork
 from automap_models.errors import BadInput
 from automap_models.export.targets import training_limits
 from automap_models.formats.hardware_yaml import (
@@ -30,16 +34,20 @@ from automap_models.formats.hardware_yaml import (
     read_device,
     read_kinds,
 )
+from automap_models.formats.npz import read_npz
 from automap_models.formats.runtime_yaml import known_runtimes
 from automap_models.formats.schema import Index
 from automap_models.planners.strategies.problem import usual_precision
 from automap_models.requests import TRAINING, StrategyRequest
 from automap_models.requests.plan import FREE, plan_request
+from automap_models.serve.limits import LARGEST_QUESTION
 from automap_models.workloads.catalogue import canonical, nearest
 from automap_models.workloads.config_json import decode_config
 from automap_models.workloads.registry import configured
 from automap_models.workloads.source import Source, SourceKind, transformer
 
+LARGEST_PROFILE = 64 * LARGEST_QUESTION
+"""Bytes of the arrays of a profile: those of 40,000 instructions with their names."""
 DTYPES = {precision: dtype for dtype, precision in PRECISIONS.items()}
 """Precision → what layers compute in, where that is not bfloat16."""
 Number = Annotated[int, Meta(ge=1, le=LARGEST)]
@@ -51,8 +59,9 @@ class Question(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     """A strategy of a model on a cluster; fields are None where they are as `automap plan --price` has them.
 
     Attributes:
-        model: its name; with a config any, by which it is called.
+        model: its name; with a config or a profile any, by which it is called.
         config: the text of a config.json.
+        profile: the bytes of a profile.npz, in base64.
         cluster: a shipped one's name, or devices such as 32xh100.
         sequence: tokens of a sample.
         runtime: name of a shipped one.
@@ -62,6 +71,7 @@ class Question(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
 
     model: Annotated[str, Meta(max_length=200)]
     config: str | None = None
+    profile: str | None = None
     cluster: Annotated[str, Meta(max_length=200)]
     sequence: Number | None = None
     global_batch: Number | None = None
@@ -69,6 +79,7 @@ class Question(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     tp: Number | None = None
     pp: Number | None = None
     dp: Number | None = None
+    dp_replicate: Number | None = None
     vp: Number | None = None
     cp: Number | None = None
     ep: Number | None = None
@@ -90,6 +101,11 @@ class Question(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     quantize: bool | None = None
     loss: Loss | None = None
     packed: Number | None = None
+
+    @property
+    def file(self) -> str | None:
+        """What the model's file is called that comes with the question."""
+        return "config.json" if self.config is not None else "profile.npz" if self.profile is not None else None
 
     def fields(self) -> dict[str, Any]:
         """Those of the strategy that are given, but for the batch."""
@@ -115,12 +131,23 @@ def request_of(question: Question, *, price: bool) -> StrategyRequest:
         BadInput: there is no such model, cluster or runtime, or the config.json cannot be read.
     """
     cluster, devices = cluster_named(question.cluster)
-    precision = question.precision or usual_precision(devices)
-    training = Training.of_options(**question.training())
-    work = work_of(question.model, question.config, question.sequence, DTYPES.get(precision, "bfloat16"), training)
+    options: dict[str, Any] = {"global_batch": question.global_batch, "runtime": question.runtime}
+    if question.profile is not None:
+        for name, what in (
+            ("config", "a profile is a model itself"),
+            ("sequence", "its samples have no tokens"),
+        ):
+            if getattr(question, name) is not None:
+                raise BadInput(what, where=f"`{name}`", do="leave it out")
+        work: ModelWork = profile_of(question.profile)
+        options |= {"precision": question.precision or PRECISIONS[work.dtype], **question.training()}
+    else:
+        precision = question.precision or usual_precision(devices)
+        training = Training.of_options(**question.training())
+        work = work_of(question.model, question.config, question.sequence, DTYPES.get(precision, "bfloat16"), training)
+        options["precision"] = precision
     if question.runtime is not None and question.runtime not in known_runtimes():
         raise BadInput(f"unknown runtime {question.runtime!r}", where="`runtime`", do=_one_of(known_runtimes()))
-    options = {"precision": precision, "global_batch": question.global_batch, "runtime": question.runtime}
     target = question.runtime if question.runtime in training_limits() else None
     request = plan_request(
         Source(work.shape.name, SourceKind.WORKLOAD, model=work),
@@ -146,6 +173,20 @@ def work_of(model: str, config: str | None, sequence: int | None, dtype: str, tr
         return transformer(Source(model, SourceKind.WORKLOAD, sequence=sequence, dtype=dtype)).work(training)
     read = decode_config(config.encode(), model or "config", where="config.json", sequence=sequence)
     return configured(read, sequence=sequence, dtype=dtype).work(training)
+
+
+@lru_cache(maxsize=8)
+def profile_of(encoded: str) -> ProfileWork:
+    """The layers of a profile in base64, of at most LARGEST_PROFILE unpacked.
+
+    Raises:
+        BadInput: it is no profile, or has no layers that a strategy could divide.
+    """
+    try:
+        file = BytesIO(base64.b64decode(encoded, validate=True))
+    except (binascii.Error, ValueError):
+        raise BadInput("is no base64", where="`profile`", do="send the bytes of a profile.npz so") from None
+    return ProfileWork.from_profile(read_npz(file, "profile.npz", LARGEST_PROFILE))
 
 
 @lru_cache(maxsize=64)

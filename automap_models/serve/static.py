@@ -36,13 +36,13 @@ MOST_PASSES = 2_048
 GRID: Mapping[str, tuple[object, ...]] = {"recompute": ("none", "full"), "zero": ZERO_STAGES}
 """Field → its values beside each other's, and beside degrees of tp, pp and ep."""
 USUAL: Mapping[str, object] = {
-    **dict.fromkeys(("tp", "pp", "cp", "ep", "micro_batch"), 1),
+    **dict.fromkeys(("tp", "pp", "cp", "ep", "micro_batch", "dp_replicate"), 1),
     **{"recompute": "none", "zero": 0, "sequence_parallel": False, "offload": "none"},
 }
 """Field → the value that the page does not say, as LANES of app.js has it; other fields are chosen where not given."""
 CLEARS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("pp", "vp", "schedule", "recompute"), ("layers", "recompute_blocks")),
-    **{"tp": ("etp",), "ep": ("etp", "dispatcher")},
+    **{"tp": ("etp",), "ep": ("etp", "dispatcher"), "zero": ("dp_replicate",)},
 }
 """Field → what means nothing beside another value of it, as CLEARS of app.js has it."""
 SEARCHED = (*USUAL, "vp", "schedule", "layers", "recompute_blocks", "etp", "dispatcher")

@@ -45,8 +45,8 @@ _ALIKE = """
     granularity max_stages measure mesh micro_batches model microbatch_size min_gain min_stage nodes objective out
     pieces plan planner policy rules schedule sequence split split_passes stages state_factor thorough
     trainable verify devices price reserve seed warm_start
-    runtime tp pp dp vp cp ep etp micro_batch recompute zero sequence_parallel precision dispatcher offload layers
-    check snap to topo also pull optimizer states freeze lora quantize loss packed tokens gpu_hour
+    runtime tp pp dp dp_replicate vp cp ep etp micro_batch recompute zero sequence_parallel precision dispatcher offload
+    layers check snap to topo also pull optimizer states freeze lora quantize loss packed tokens gpu_hour
     max_cost minimize deadline mtbf checkpoint restart images mtp imbalance ignore set vocabulary
     port host allow_remote static models clusters launch
 """

@@ -23,6 +23,7 @@ STRATEGY = """
     --tp N               tensor parallelism: devices that share every operator
     --pp N               ranks of the pipeline
     --dp N               ranks of data parallelism (default: what the others leave of the devices)
+    --dp-replicate N     groups of neighbours among the ranks of dp, within which ZeRO divides: HSDP (default 1, all)
     --vp N               virtual stages a rank of the pipeline
     --cp N               context parallelism: devices that share every sequence
     --ep N               devices that share the experts of a layer, of those of a rank of the pipeline

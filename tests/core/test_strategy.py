@@ -82,6 +82,19 @@ def test_experts_that_do_not_divide_data_parallelism_are_whole_on_devices_of_all
             {"dp": 2, "tp": 4, "ep": 8, "etp": 4},
             "`etp`: 4 × 8 (etp × ep) do not divide the 8 of tp · cp · dp; give 1, or an ep that divides dp · cp",
         ),
+        (
+            {"dp": 4, "dp_replicate": 2},
+            "`dp_replicate`: 2 groups divide nothing without ZeRO; give `zero`, or leave it out",
+        ),
+        (
+            {"dp": 4, "cp": 3, "zero": 1, "dp_replicate": 3},
+            "`dp_replicate`: 3 does not divide the 4 dp; give a divisor",
+        ),
+        (
+            {"dp": 4, "ep": 4, "zero": 1, "dp_replicate": 2},
+            "`dp_replicate`: 2 does not divide the 1 ranks that hold the same experts; give a divisor",
+        ),
+        ({"dp": 4, "zero": 1, "dp_replicate": 4}, "`dp_replicate`: 4 groups of one rank divide nothing; give fewer"),
         ({"schedule": "1f2b"}, "`schedule`: unknown schedule '1f2b'"),
         ({"pp": 2, "vp": 2}, "`virtual`: schedule 1f1b with 2 virtual stage(s) a rank; give 1"),
         (

@@ -60,6 +60,17 @@ def test_ranks_of_expert_parallelism_are_neighbours_in_data_parallelism() -> Non
     assert _lies(groups.data) == (16, 4, 4, 2)
 
 
+def test_groups_within_which_zero_divides_are_of_neighbours() -> None:
+    """Of 32 ranks those of each of four nodes; eight of a node sum with those of the other nodes at once."""
+    groups = _groups(dp=32, zero=3, dp_replicate=4)
+    assert _lies(groups.data) == (8, 8, 1, 0)
+    assert _lies(groups.replicas) == (4, 1, 4, 8)
+    shared = _groups(tp=2, cp=2, dp=8, zero=1, dp_replicate=2, ep=4)
+    assert _lies(shared.data) == (8, 4, 2, 2)
+    assert _lies(shared.replicas) == (2, 1, 2, 8)
+    assert _lies(shared.expert_data) == (2, 1, 2, 8)
+
+
 def test_whole_experts_lie_on_neighbours_whatever_shares_the_attention() -> None:
     """Eight ranks in the eight devices of a node, which are tp 4 by dp 2; on tp 4 by dp 4 two such groups."""
     one, two = _groups(tp=4, dp=2, pp=4, ep=8), _groups(tp=4, dp=4, pp=2, ep=8)

@@ -13,7 +13,7 @@ from automap_models.core.device import Device, StepConstants
 from automap_models.core.estimate import DeviceMemory
 from automap_models.core.model_work import Amounts, Mark
 from automap_models.core.strategy import Strategy
-from automap_models.cost.collectives import LATENCY_S
+from automap_models.cost.collectives import ACROSS_S, LATENCY_S
 from automap_models.cost.layer_costs import LayerCosting
 from automap_models.cost.layer_times import PREFETCHED
 from automap_models.cost.runtime import Runtime
@@ -148,12 +148,13 @@ def test_logits_of_the_micro_batch_before_are_one_copy_more() -> None:
         assert after - before == pytest.approx(copies * 4 * s * b * v / t)
 
 
-def _data_s(zero: int, overlap: float, runtime: Runtime = UNFUSED, **fields: object) -> float:
+def _data_s(zero: int, overlap: float, runtime: Runtime = UNFUSED, nodes: int = 1, **fields: object) -> float:
     work = gpt_work(4, 1024, 16, sequence=512, vocabulary=1024)
     fields = {"micro_batch": 1, "global_batch": 16, "dp": 4, "zero": zero, **fields}
     strategy = Strategy(**fields)  # type: ignore[arg-type]
     device = replace(DEVICE, step=replace(CONSTANTS, overlap=overlap))
-    costs = stage_costs(work, strategy, Cluster(1, strategy.devices, 3e11, 2e11, 8e10), device, runtime)
+    cluster = Cluster(nodes, strategy.devices // nodes, 3e11, 2e11, 8e10)
+    costs = stage_costs(work, strategy, cluster, device, runtime)
     once_s = 0.0 if zero == 3 else float(costs.data_s[0])
     return once_s + strategy.micro_batches * float(costs.times.gathers.sum())
 
@@ -218,6 +219,27 @@ def test_zero_3_gathers_twice_and_reduces_once_for_every_micro_batch() -> None:
     alone = replace(UNFUSED, prefetches=False)
     assert _data_s(3, 0.0, alone) == pytest.approx(4 * 3 * once)
     assert _data_s(3, 0.5, alone) < 4 * 3 * once
+
+
+def test_groups_reduce_inside_a_node_and_sum_their_parts_across() -> None:
+    """Two nodes of four: 3/4 of 2 bytes a parameter are scattered and gathered over 300 GB/s, and a quarter of them is
+    summed with the other node's over 200 GB/s, which four devices share."""
+    part, fields = 0.75 * 2 * _parameters() / 3e11, {"dp": 8, "dp_replicate": 2}
+    sums = 2 * 0.5 * 2 * _parameters() / 4 * 4 / 2e11 + 2 * ACROSS_S
+    once = 2 * (part + 3 * LATENCY_S) + sums
+    assert _data_s(1, 0.0, replace(UNFUSED, prefetches=False), nodes=2, **fields) == pytest.approx(once)
+    layers, micro_batches = 6, 2
+    every = 3 * part + layers * 9 * LATENCY_S + sums + (layers - 1) * 2 * ACROSS_S
+    got = _data_s(3, 0.0, replace(UNFUSED, prefetches=False), nodes=2, **fields)
+    assert got == pytest.approx(micro_batches * every)
+
+
+def test_weights_that_are_broadcast_rank_by_rank_take_as_long_for_each() -> None:
+    """InternEvo's 7B takes 2.7 s longer on 1,024 ranks than within groups of 8 (its doc/en/train_performance.md)."""
+    usual, by_rank = (replace(UNFUSED, prefetches=False, shard_s=seconds) for seconds in (0.0, 2e-3))
+    for zero, ranks in ((0, 0), (1, 8), (2, 8)):
+        more_s = _data_s(zero, 0.5, by_rank, dp=8) - _data_s(zero, 0.5, usual, dp=8)
+        assert more_s == pytest.approx(2e-3 * ranks)
 
 
 def _gathered(pp: int, dp: int, prefetches: bool = True, **fields: object) -> list[float]:

@@ -102,6 +102,16 @@ def test_zero_divides_the_state_by_the_ranks_of_data_and_context_parallelism(
     assert memory.activations == 7.0
 
 
+@pytest.mark.parametrize(("zero", "weights", "gradients"), [(1, 200.0, 400.0), (2, 200.0, 100.0), (3, 50.0, 100.0)])
+def test_within_groups_of_ranks_zero_divides_by_the_ranks_of_a_group(
+    zero: int, weights: float, gradients: float
+) -> None:
+    """Of 4 × 2 ranks in two groups each holds a quarter, whatever stands in the other group (HSDP)."""
+    strategy = Strategy(micro_batch=1, global_batch=4, dp=4, cp=2, zero=zero, dp_replicate=2)
+    (memory,) = _memory(strategy, [100.0], [7.0], gathered=10.0)
+    assert (memory.weights, memory.gradients, memory.optimizer) == (weights, gradients, 300.0)
+
+
 @pytest.mark.parametrize(
     ("precision", "gradient_bytes", "expected"),
     [("fp32", 4, 16.0), ("fp32", 2, 16.0), ("bf16", 4, 18.0), ("fp8", 2, 20.0)],

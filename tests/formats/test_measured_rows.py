@@ -245,6 +245,24 @@ def test_torchtitan_runs_as_many_micro_batches_as_ranks_and_two_virtual_stages(t
 
 
 @pytest.mark.parametrize(
+    ("note", "fields", "groups"),
+    [
+        ("HSDP; 400 Gb/s of network a node", {}, 4),
+        ("zero1=4, samples packed", {}, 8),
+        ("zero1=-1", {}, 1),
+        ("FSDP", {}, 1),
+        (None, {"dp_replicate": 2}, 2),
+    ],
+)
+def test_groups_within_which_zero_divides_are_in_the_note_or_said(
+    tmp_path: Path, note: str | None, fields: dict[str, int], groups: int
+) -> None:
+    """InternEvo's zero1 counts the ranks of a group, and HSDP has one in each node: of 32 ranks."""
+    row = torchtitan(gpus=32, dp=32, gpus_per_node=8, zero=1, global_batch=64, note=note, **fields)
+    assert measured(tmp_path, **row).strategy.dp_replicate == groups
+
+
+@pytest.mark.parametrize(
     ("note", "overlaps"),
     [("async TP; torch.compile", True), ("2D + AsyncTP", True), ("vanilla TP; torch.compile", False), (None, False)],
 )

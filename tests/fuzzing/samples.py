@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import io
@@ -17,6 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from automap_models.core.profiled_model import ProfiledModel
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "vgg19_v100.npz"
 GRAPH_TXT = b"""\
 node1 -- Conv(3, 6) -- forward_compute_time=1.5, backward_compute_time=3, activation_size=9, parameter_size=7
 node2 -- R -- forward_compute_time=.5, backward_compute_time=5, activation_size=[5; 6], parameter_size=0 -- stage_id=1
@@ -418,6 +420,7 @@ QUESTIONS: list[dict[str, object]] = [
     {"model": "llama3-8b", "cluster": "32xh100", "tp": 4, "zero": 1, "recompute": "selective", "runtime": "megatron"},
     {"model": "qwen3-30b-a3b", "cluster": "16xh100", "ep": 8, "dispatcher": "deepep", "micro_batch": 2},
     {"model": "mine", "config": json.dumps(CONFIG), "cluster": "p4d-4", "layers": [1, 3], "pp": 2, "sequence": 128},
+    {"model": "mine", "profile": base64.b64encode(EXAMPLE.read_bytes()).decode(), "cluster": "A", "zero": 2},
     {"model": "t5_base", "cluster": "B", "schedule": "gpipe", "precision": "fp16", "pp": 4, "global_batch": 64},
 ]
 """To the API of automap serve."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
@@ -80,6 +84,84 @@ def test_a_price_is_that_of_the_library(ask: Ask, config: str, fields: dict[str,
     assert (answer["verdict"], answer["devices"]) == (price.verdict, 8)
 
 
+@pytest.fixture
+def profile() -> str:
+    return str(Path(__file__).parents[2] / "examples" / "t5_11b_v100.npz")
+
+
+@pytest.fixture
+def of_profile(profile: str) -> dict[str, Any]:
+    """Fields of a question about it."""
+    encoded = base64.b64encode(Path(profile).read_bytes()).decode()
+    return {"model": "mine", "config": None, "profile": encoded, "cluster": "C", "global_batch": None, "tp": None}
+
+
+@pytest.mark.parametrize("fields", [{"pp": None, "zero": 3}, {"pp": 8, "recompute": "full"}, {"optimizer": "sgd"}])
+def test_a_profile_is_priced_as_by_the_library(
+    ask: Ask, profile: str, of_profile: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    status, answer = ask("price", **of_profile, **fields)
+    given = {name: value for name, value in {"pp": 2, **fields}.items() if value is not None}
+    assert (status, answer["step_s"]) == (200, am.price(profile, "C", **given).step_s)
+
+
+def test_what_a_profile_does_not_tell_is_greyed_out(ask: Ask, of_profile: dict[str, Any]) -> None:
+    choices = ask("choices", **of_profile)[1]
+    closed = {name: [choice["value"] for choice in choices[name] if choice["reason"]] for name in choices}
+    assert closed["cp"] == closed["tp"] == [2, 4, 8, 16, 32]
+    assert closed["recompute"] == ["selective", "offload"]
+    assert closed["zero"] == []
+
+
+def test_the_command_that_is_copied_prices_the_profile(
+    ask: Ask,
+    profile: str,
+    of_profile: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(profile, "profile.npz")
+    command = ask("copy/command", **of_profile)[1]["files"][""]
+    assert main([*command.split()[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_s"] == ask("price", **of_profile)[1]["step_s"]
+
+
+def _archive(**arrays: Any) -> str:
+    """The arrays in an .npz file, in base64."""
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"profile": "no base64!"}, "is no base64"),
+        ({"profile": ""}, "is truncated or no .npz file"),
+        ({"profile": base64.b64encode(b"PK\x03\x04").decode()}, "is truncated or no .npz file"),
+        ({"profile": _archive(C=np.ones(3))}, "array A is missing"),
+        ({"profile": _archive(C=np.zeros(1 << 22))}, "holds more than 16,777,216 bytes"),
+        ({"profile": _archive(C=np.array([{}], dtype=object))}, "array A is missing"),
+        (
+            {"profile": _archive(**{name: np.array([{}], dtype=object) for name in "CAW"})},
+            "array C holds Python objects",
+        ),
+        ({"sequence": 128}, "its samples have no tokens"),
+        ({"config": "{}"}, "a profile is a model itself"),
+        ({"lora": "16"}, "needs the layers of a transformer"),
+        ({"tp": 2}, "which has no operations that devices could share"),
+    ],
+)
+def test_a_wrong_profile_is_refused_in_a_sentence(
+    ask: Ask, of_profile: dict[str, Any], wrong: dict[str, Any], what: str
+) -> None:
+    status, refusal = ask("price", **{**of_profile, **wrong})
+    assert status == 422
+    assert what in refusal["sentence"]
+
+
 def test_a_model_by_name_costs_what_the_command_says(client: TestClient, capsys: pytest.CaptureFixture[str]) -> None:
     question = {"model": "llama3-8b", "cluster": "dgx-h100-4", "tp": 4, "global_batch": 64}
     answer = client.post("/api/price", json=question).json()
@@ -103,7 +185,7 @@ def test_a_schedule_of_too_many_passes_is_not_drawn(ask: Ask) -> None:
 @pytest.mark.parametrize("fields", [{}, {"vp": 2}, {"pp": 4, "zero": 3, "runtime": "fsdp"}, {"runtime": "megatron"}])
 def test_a_value_has_a_reason_where_its_price_is_refused(ask: Ask, fields: dict[str, Any]) -> None:
     choices = ask("choices", **fields)[1]
-    assert {*choices} == {"tp", "pp", "cp", "ep", "etp", *web.answers.LANES}
+    assert {*choices} == {"tp", "pp", "cp", "ep", "etp", "dp_replicate", *web.answers.LANES}
     for name, values in choices.items():
         for choice in values:
             status, _ = ask("price", **{**fields, name: choice["value"]})

@@ -291,6 +291,20 @@ def test_a_config_json_is_chosen_as_a_file(page: Page, tmp_path: Path) -> None:
     assert page.one("[name=model]").get_attribute("value") == "mine"
 
 
+def test_a_profile_is_dropped_as_a_file_and_travels_with_the_link(page: Page) -> None:
+    profile = Path(__file__).parents[2] / "examples" / "vgg19_v100.npz"
+    page.show("model=gpt2&cluster=A&sequence=512")
+    page.click("#config summary")
+    page.one("#config [type=file]").send_keys(str(profile))
+    price = am.price(str(profile), "A", dp=16)
+    verdict = f"{duration(price.step_s)} a step {price.verdict}"
+    page.wait(lambda: page.text("#verdict") == verdict)
+    assert (page.state["model"], page.state.get("sequence")) == ("vgg19_v100", None)
+    assert "SAMPLES/S" in page.text("#numbers").upper()
+    page.show(page.driver.current_url.partition("#")[2])
+    page.wait(lambda: page.text("#verdict") == verdict)
+
+
 def test_the_schedule_is_drawn_and_zoomed(page: Page) -> None:
     page.show(f"{START}&pp=4")
     box = page.wait(lambda: page.one("#timeline").get_dom_attribute("viewBox"))

@@ -117,6 +117,7 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
         plan, cost, reason = outcome.plan, outcome.cost, outcome.reason
         if plan is not None and cost is None:
             cost = placement_cost(problem, plan)
+        # Searches count memory by their own arrays; the reference has the last word.
         if plan is not None and cost is not None and not cost.feasible:
             reason = _invalid(self.name, problem, plan, cost)
             plan = cost = None
@@ -128,6 +129,7 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
             status = "optimal" if outcome.optimal else "feasible"
             reason = None
             if outcome.optimal or outcome.bound_s > 0:
+                # Solvers round: a bound may lie above the value by as much.
                 bound_s = min(outcome.bound_s, cost.value_s)
                 bound = Bound(bound_s, "exact" if outcome.optimal and bound_s == cost.value_s else "relaxation")
         facts = {"seed": self.config.seed} if isinstance(self.config, SeedConfig) else {}

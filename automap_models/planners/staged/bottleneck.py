@@ -89,6 +89,7 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
             turns = (rounds - stages.in_flight[s]) // (1 + stages.in_flight[s] - stages.in_flight[s + 1])
         for a in range(min(s, end), end if s else 1):
             for q in range(a + 1, end + 1 - (count - 1 - s)):
+                # The last stage has the last devices, and no other one has.
                 if (q == end) != (s == count - 1):
                     continue
                 behind[:], behind[last] = np.inf, 0.0 if q == end else np.inf
@@ -105,6 +106,7 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
                 for i in range(s, last if s else 1):
                     least = np.inf
                     for k in range(i + 1, last + 1):
+                        # With what is behind that end alone a stage is no better.
                         if not behind[k] < least:
                             continue
                         route[BOUNDARY, s], route[BOUNDARY, s + 1] = points[i], points[k]
@@ -116,6 +118,7 @@ def least_bottleneck(  # noqa: PLR0912 -- one loop over all places of all stages
                             both[now, i, a, q] = work[0]
                             least, to[0, s, i, a, q], to[1, s, i, a, q] = load, k, receiver[k]
                     best[now, i, a, q] = least
+    # From the first stage on, along the choices that were the best.
     i, a, q = 0, 0, 0
     for k in range(end + 1):
         if best[0, 0, 0, k] < best[0, 0, 0, q]:

@@ -134,6 +134,7 @@ def branched(
         depth = 0
         limit_s, taken = go_on(search, 0, messages, rest, limit_s, ends)
     while depth >= 0 and taken <= most:
+        # The most promising end first, so that the limit falls early; ends that it has fallen below are passed over.
         best = -1
         for end in range(ends.number[depth]):
             if ends.least[depth, end] < limit_s and (best < 0 or ends.least[depth, end] < ends.least[depth, best]):
@@ -141,6 +142,7 @@ def branched(
         if best < 0:
             depth -= 1
             continue
+        # Gone into once: the row keeps its place, so that nothing has to be moved.
         ends.least[depth, best] = np.inf
         trial[BOUNDARY, depth + 1], trial[DEVICE, depth + 1] = ends.places[depth, best, 0], ends.places[depth, best, 1]
         trial[SHARDING, depth] = ends.places[depth, best, 2]
@@ -171,15 +173,18 @@ def go_on(
             kind, rate = stages.kind[j, a, q], stages.speeds[j, a, q, RATE]
             if kind < 0:
                 continue
+            # Devices first: with them it is settled what the message into the stage takes, for every end k of it.
             trial[DEVICE, s + 1], trial[SHARDING, s] = q, j
             ahead = arrived(search, s)
             for k in range(i + 1, m - behind):
                 work = (stages.sums[kind, C, k] - stages.sums[kind, C, i]) / rate
                 work += stages.sums[kind, START, k] - stages.sums[kind, START, i]
+                # Work only grows with k, so that no later end stays below the limit either.
                 if rounds * work >= limit_s - ahead:
                     break
                 x = messages[a, q] * stages.crossing[k]
                 forward = stage_s(stages, j, i, k, a, q)[0]
+                # Four numbers that are there already rule out most ends; what follows takes ten times as long.
                 later = ahead + forward + x + rest[q, k, LENGTH, behind]
                 taken += 0.1  # of what a look at the stage takes
                 if later * (1.0 - SLACK) >= limit_s:

@@ -117,6 +117,7 @@ def searched(search: Search, limit_s: float, by_boundary: IntArray, by_device: I
     count = search.stages.in_flight.size
     best = min(limit_s, judged(search, 0, count, True, limit_s))
     last, turn, blocks = 0, 0, count * (count - 1) // 2
+    # Ends when every block was shifted in vain since the last plan that was shorter.
     while turn - last < blocks and search.taken[0] < most:
         before, index = best, turn % blocks
         turn += 1
@@ -142,9 +143,11 @@ def shift(search: Search, index: int, by_boundary: IntArray, by_device: IntArray
     low, high = block(index, count)
     for by in by_boundary:
         for by_devices in by_device:
+            # A trial that was given up may have new times anywhere: each move sets out from the best plan again.
             put_plan(route, search.times, trial, search.draft)
             if not shifted(route, low, high, by, by_devices, trial):
                 continue
+            # The two stages whose sizes a shift changes are looked at before anything is worked out.
             if not (may_be(stages, trial, low - 1, best) and may_be(stages, trial, high - 1, best)):
                 continue
             first, stop = 0, count
@@ -202,6 +205,7 @@ def judged(search: Search, low: int, high: int, choose: bool, limit_s: float) ->
     search.taken[0] += BOUND * count * count
     if search.full.nodes.shape[1] == 0:
         step_s = pipeline_length(stages, draft, count - 1, 0.0, 0.0, -np.inf, 0.0)
+    # In S² steps, where the player takes S·M: most moves end here.
     elif least_step(stages, draft, count, 0.0) >= limit_s:
         return np.inf
     else:

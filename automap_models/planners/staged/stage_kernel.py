@@ -177,6 +177,7 @@ def moved_s(stages: StageArrays, padding: float, first: int, boundary: int, stop
     nodes, slowest, stays = stages.nodes, 0.0, 0.0
     here = nodes.number[boundary]
     if boundary != nodes.begin[here]:
+        # The sides meet inside a node: what both have there stays there, as slices go in the order of devices.
         sent = (boundary - max(first, nodes.begin[here])) / (boundary - first)
         stays = max(0.0, sent + (min(stop, nodes.begin[here + 1]) - boundary) / (stop - boundary) - 1.0)
     for node in range(nodes.number[first], nodes.number[stop - 1] + 1):
@@ -215,6 +216,7 @@ def least_step(stages: StageArrays, durations: FloatArray, count: int, trip: flo
             follow; 0 where none does.
     """
     rounds = int(stages.micro_batches)
+    # through: what the first micro-batch goes through behind stage s and back; ahead: before it, on its way there
     through, ahead, behind, least = trip, 0.0, 0.0, 0.0
     for k in range(1 + KINDS, 1 + KINDS * count, KINDS):
         through += durations[k + FORWARD] + durations[k + BACKWARD] + 2.0 * durations[k - KINDS + MESSAGE]
@@ -228,12 +230,14 @@ def least_step(stages: StageArrays, durations: FloatArray, count: int, trip: flo
         if stages.in_flight[stages.in_flight.size - 1] == rounds:  # all forward passes come first, in every stage
             others, messages = (rounds - 1) * (f + b), 2 * rounds - 2
         else:
+            # so many passes of one kind may lie inside the round trip of the first or the last micro-batch
             others, messages = (rounds - 1) * (f + b) - (depth - 1) * min(f, b), rounds - 1
         last = max(ahead + rounds * (f + b), first + max(others, messages * x))
         window = 0.0
         for e in range(s, count):
             other = 1 + KINDS * e
             window += durations[other + FORWARD] + durations[other + BACKWARD]
+            # Between s and e only w micro-batches may be under way: the next one starts when the first is back.
             w = depth - stages.in_flight[e] + 1
             turns = (rounds - 1 - depth) // w + 1 if rounds > depth else 0
             last = max(last, first + turns * window + (rounds - 1 - turns * w) * b)

@@ -265,6 +265,7 @@ def least_rests(  # noqa: PLR0912 -- one loop over all places, ends and sharding
     tied, update, overlap = stages.tied_until.shape[0] > 0 and counts[TRIPS, 0] > 0.0, stages.update_s, stages.overlap
     both, nbytes, least_C, least_W = stages.sums[0, C], stages.sums[0, W], stages.least_C, stages.least_W
     alive[devices, m, 1] = 1
+    # From the last device back: a stage is worked out when all that may follow it is.
     for a in range(devices - 1, -1, -1):
         for q in range(a + 1, devices + 1):
             if steps > most:
@@ -286,6 +287,7 @@ def least_rests(  # noqa: PLR0912 -- one loop over all places, ends and sharding
                     for k in range(max(windows[q, 0], i + 1), windows[q, 1] + 1):
                         low, high = alive[q, k, 0], min(alive[q, k, 1], lanes - (a > 0))  # the first is on device 0
                         u, f = rows[0, k] - rows[0, i], rows[1, k] - rows[1, i]
+                        # u only grows with k.
                         if micro * u >= limit_s:
                             break
                         if low < high and enough(least_C, least_W, both[k] - both[i], nbytes[k] - nbytes[i]):

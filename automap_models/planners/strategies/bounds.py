@@ -53,7 +53,7 @@ def has_room(costs: RankCosts, recompute: Sequence[int], reserve: FloatArray) ->
     """Whether all ranks together have room for their layers with one micro-batch, which every schedule holds.
 
     Args:
-        costs: of the ranks, with the least of a micro-batch and the most of ZeRO that there is.
+        costs: of the ranks, with the least of a micro-batch.
         recompute: kinds of recomputation that blocks may have.
         reserve: [S] bytes of each device that are left free.
     """

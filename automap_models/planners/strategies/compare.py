@@ -52,6 +52,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "with all-to-all": {"dispatcher": "alltoall"},
     "without recomputation": {"recompute": "none"},
     "without ZeRO": {"zero": 0},
+    "with ZeRO over all ranks": {"dp_replicate": 1},
     "without sequence parallelism": {"sequence_parallel": False},
     "with equal cuts": {"layers": None},
     "with plain 1F1B": {"schedule": "1f1b", "vp": 1},

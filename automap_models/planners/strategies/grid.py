@@ -14,6 +14,7 @@ Left out is what a strategy on the grid is never slower and never fuller than, u
                                   parallelism are as many tokens a device: keys and values go less far, and all else
                                   takes the same but for position tables (1e-4 of a step)
 
+Groups of ranks within which ZeRO divides are on the grid where they are asked for, and tried beside the best strategy.
 Experts that are whole where ep divides dp (etp 1) are on the grid where they are asked for: of six searches of mixtures
 of experts none chose them.
 """
@@ -68,6 +69,7 @@ class Grid:
     def __init__(self, problem: StrategyProblem) -> None:
         self.problem, self.fixed = problem, problem.fixed
         self.precision, self.dispatcher, self.offload = problem.precision, problem.dispatcher, problem.offload
+        self.groups: int = problem.fixed.get("dp_replicate", 1)
         self.shape, self.devices, self.within = problem.work.shape, problem.cluster.devices, problem.within
         self._choices: dict[Degrees, Sequence[ScheduleChoice]] = {}
 
@@ -79,7 +81,7 @@ class Grid:
         shape, devices, experts = self.shape, self.devices, self.shape.experts or 1
         without = self.problem.without
         of_devices = [
-            self._values(name, (1,) if word in without else _divisors(devices)) for name, word in PARALLEL.items()
+            self._values(name, (1,) if word in without else divisors(devices)) for name, word in PARALLEL.items()
         ]
         for tp, cp, pp in product(*of_devices):
             dp, odd = divmod(devices, tp * cp * pp)
@@ -90,8 +92,8 @@ class Grid:
                 continue
             etp = self.fixed.get("etp")
             folds = tp * cp * dp // (etp or 1)
-            eps = [ep for ep in self._values("ep", _divisors(experts)) if not (folds % ep or experts % ep)]
-            micro_batches = [size for size in self._values("micro_batch", _divisors(samples)) if samples % size == 0]
+            eps = [ep for ep in self._values("ep", divisors(experts)) if not (folds % ep or experts % ep)]
+            micro_batches = [size for size in self._values("micro_batch", divisors(samples)) if samples % size == 0]
             shares = self._values("sequence_parallel", (True, False) if tp > 1 else (False,))
             for ep, micro_batch, shared in product(eps, micro_batches, shares):
                 degrees = Degrees(tp, cp, ep, pp, dp, micro_batch, shared, etp)
@@ -104,7 +106,7 @@ class Grid:
         d = degrees
         if {"cp", "dp", "micro_batch"} & set(self.fixed):
             return False
-        for n in _divisors(gcd(d.cp, d.micro_batch))[1:]:
+        for n in divisors(gcd(d.cp, d.micro_batch))[1:]:
             fewer = d._replace(cp=d.cp // n, dp=d.dp * n, micro_batch=d.micro_batch // n)
             alike = fewer.expert_tensor == d.expert_tensor and self.zeros_of(fewer) == self.zeros_of(d)
             if alike and self._has_degrees(fewer):
@@ -129,6 +131,8 @@ class Grid:
     def zeros_of(self, divided: Divided) -> Sequence[int]:
         """Stages of ZeRO of what divides devices like this, whether they make a difference or not."""
         zeros = self._values("zero", ZERO_STAGES)
+        if self.groups > 1:
+            zeros = [zero for zero in zeros if zero and self._has_groups(divided)]
         if self.offload != "none" and divided.dp * divided.cp > 1:  # else every host updates all of it
             zeros = [zero for zero in zeros if zero]
         if self.within is None:
@@ -137,6 +141,13 @@ class Grid:
             return ()
         allowed = self.within.zeros_of(divided)
         return [zero for zero in zeros if zero in allowed]
+
+    def _has_groups(self, divided: Divided) -> bool:
+        """Whether ranks are in so many groups of several."""
+        within, of_experts = self.within, divided.ep * divided.expert_tensor
+        ranks = divided.dp, divided.tp * divided.cp * divided.dp // of_experts
+        several = divided.dp * divided.cp > self.groups and all(count % self.groups == 0 for count in ranks)
+        return several and (within is None or within.replicate_objection(self.groups) is None)
 
     def schedules(self, degrees: Degrees) -> Sequence[ScheduleChoice]:
         """Schedules with virtual stages that run so many micro-batches."""
@@ -174,7 +185,7 @@ class Grid:
 
     def costs(self, shared: SharedCosts, degrees: Degrees, zero: int) -> RankCosts:
         """Of ranks with a stage of ZeRO, whatever the schedule; what was asked for lately is at hand."""
-        key = (degrees, zero, self.precision, self.dispatcher, self.offload, self.problem.global_batch)
+        key = (degrees, zero, self.groups, self.precision, self.dispatcher, self.offload, self.problem.global_batch)
         if key not in shared.ranks:
             if len(shared.ranks) >= 8192:
                 shared.ranks.clear()
@@ -191,6 +202,7 @@ class Grid:
             tp=d.tp,
             pp=d.pp,
             dp=d.dp,
+            dp_replicate=self.groups if subspace.zero else 1,
             vp=subspace.choice.vp,
             cp=d.cp,
             ep=d.ep,
@@ -224,7 +236,8 @@ def _schedules(
 
 
 @lru_cache(maxsize=4096)
-def _divisors(number: int) -> tuple[int, ...]:
+def divisors(number: int) -> tuple[int, ...]:
+    """All of a number, ascending."""
     small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
     return tuple(sorted({*small, *(number // n for n in small)}))
 

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 TENSOR, CONTEXT, PIPELINE = "tensor parallelism", "context parallelism", "a pipeline"
 SPLIT, UNEQUAL, PARTIAL = "a backward pass in two parts", "unequal layers", "partial recomputation"
-INSTALLED = "a dispatcher that has to be installed"
+INSTALLED, GROUPS = "a dispatcher that has to be installed", "ZeRO within groups of ranks"
 PARALLEL: Mapping[str, str] = {"tp": TENSOR, "cp": CONTEXT, "pp": PIPELINE}
 """Degree of a strategy → what it is harder by where that is more than 1."""
-STEPS = frozenset({*PARALLEL.values(), SPLIT, UNEQUAL, PARTIAL, INSTALLED})
+STEPS = frozenset({*PARALLEL.values(), SPLIT, UNEQUAL, PARTIAL, INSTALLED, GROUPS})
 SEARCHED = frozenset({"layernorm", "mla_up_proj", "moe_act", "moe"})
 """Modules of which a search tries all sets. The others are recomputed where that is given: a flash kernel spares
 nothing, of seven searches none of a dense model recomputed perceptrons, and shared experts keep too little."""
@@ -64,6 +64,7 @@ def steps_of(strategy: Strategy) -> frozenset[str]:
     taken[UNEQUAL] = s.layers is not None and len(set(s.layers)) > 1
     taken[PARTIAL] = s.recompute_blocks is not None or isinstance(s.recompute, tuple)
     taken[INSTALLED] = s.ep > 1 and s.dispatcher in ONCE_A_NODE
+    taken[GROUPS] = s.dp_replicate > 1
     return frozenset(name for name, does in taken.items() if does)
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import combinations, count
-from math import comb
+from math import comb, gcd
 
 import numpy as np
 
@@ -43,11 +43,12 @@ from automap_models.planners.strategies.grid import (
     Grid,
     ScheduleChoice,
     Subspace,
+    divisors,
     neighbours,
     oddities,
     usual_degrees,
 )
-from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
+from automap_models.planners.strategies.problem import GROUPS, StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation, Relaxed
 from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts
 
@@ -219,8 +220,9 @@ class Search:
                 break
             alike = degrees._replace(micro_batch=1)
             if alike not in room:
-                least, reserve = self.costs(degrees, self.grid.zeros(degrees)[-1]), self.problem.reserve(degrees.pp)
-                room[alike] = has_room(least, self.recompute, reserve)
+                # ZeRO-3 divides more, but gathers: of a model of few blocks ZeRO-2 may hold less.
+                most, reserve = self.grid.zeros(degrees)[:-3:-1], self.problem.reserve(degrees.pp)
+                room[alike] = any(has_room(self.costs(degrees, zero), self.recompute, reserve) for zero in most)
             if not room[alike]:
                 continue
             costs = self.costs(degrees, self.grid.zeros(degrees)[0])
@@ -399,6 +401,7 @@ class Search:
             self.descend()
             if self.best.strategy.stages > 1:
                 self.move_layers()
+            self.group_ranks()
 
     def move_layers(self) -> None:
         """Of the best strategy, from stage to stage as long as that makes it shorter and there is time."""
@@ -409,6 +412,17 @@ class Search:
         completions = self.node(subspace, self.recompute).completions
         layers = strategy.layers or completions.balanced()
         self.incumbent.take(completions.improved(layers, float("inf"), lambda: self.deadline.passed))
+
+    def group_ranks(self) -> None:
+        """Let ZeRO of the best strategy divide within groups of ranks that fill whole nodes."""
+        assert self.best is not None
+        best, within, per_node = self.best.strategy, self.problem.within, self.problem.cluster.devices_per_node
+        given = "dp_replicate" in self.problem.fixed or GROUPS in self.problem.without
+        for groups in divisors(gcd(best.dp, best.expert_data)) if best.zero and not given else ():
+            fills = best.devices // (best.pp * groups) % per_node == 0
+            if 1 < groups < best.shards and fills and (within is None or within.replicate_objection(groups) is None):
+                grouped = replace(best, dp_replicate=groups)
+                self.incumbent.take(priced(self.pricing, grouped, self.problem.reserve(best.pp)))
 
     def simplest(self, best: Completion) -> Completion:
         """The same with ZeRO-1 in place of ZeRO-2 where that fits and takes as long: fewer frameworks have ZeRO-2."""

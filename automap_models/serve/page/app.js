@@ -8,22 +8,22 @@
 const LANES = [ // field, what it is, the value that is not said; null where the server chooses
   ["tp", "tensor parallel", 1], ["pp", "pipeline ranks", 1], ["cp", "context parallel", 1], ["ep", "expert parallel", 1],
   ["etp", "devices that share each expert", null], ["vp", "virtual stages a rank", null], ["micro_batch", "samples of a micro-batch", 1], ["schedule", "order of passes", null],
-  ["recompute", "in the backward pass", "none"], ["zero", "what data parallelism divides", 0],
+  ["recompute", "in the backward pass", "none"], ["zero", "what data parallelism divides", 0], ["dp_replicate", "groups of ranks in which it does (HSDP)", 1],
   ["sequence_parallel", "beside tp", false], ["offload", "in the memory of hosts", "none"],
   ["precision", "of weights and activations", null],
 ];
 const WORDS = {
   zero: ["nothing", "1 optimizer", "2 gradients", "3 weights (FSDP)"], sequence_parallel: { false: "off", true: "on" },
   offload: { none: "nothing", optimizer: "optimizer" },
-  names: { micro_batch: "micro-batch", zero: "ZeRO", sequence_parallel: "sequence parallel" },
+  names: { micro_batch: "micro-batch", zero: "ZeRO", dp_replicate: "ZeRO groups", sequence_parallel: "sequence parallel" },
 };
 const TRAINING = ["lora", "freeze", "packed", "quantize", "loss", "optimizer", "states"];
 const INPUTS = ["model", "cluster", "sequence", "global_batch", "runtime", "config", ...TRAINING];
 const COUNTS = ["sequence", "global_batch", "packed"];
 const EXACT = ["layers", "recompute_blocks", "dispatcher"]; // what a search finds and no control says
 const CLEARS = { // a field → what a search found that means nothing beside another value of it
-  model: [...EXACT, "etp"], config: [...EXACT, "etp"], cluster: [...EXACT, "etp"], pp: ["layers", "recompute_blocks"], vp: ["layers", "recompute_blocks"],
-  schedule: ["layers", "recompute_blocks"], tp: ["etp"], ep: ["etp", "dispatcher"], recompute: ["recompute_blocks"],
+  model: [...EXACT, "etp"], config: [...EXACT, "etp", "profile"], profile: [...EXACT, "etp", "config", "sequence"], cluster: [...EXACT, "etp", "dp_replicate"], pp: ["layers", "recompute_blocks"], vp: ["layers", "recompute_blocks"],
+  schedule: ["layers", "recompute_blocks"], tp: ["etp"], zero: ["dp_replicate"], ep: ["etp", "dispatcher"], recompute: ["recompute_blocks"],
 };
 const PARTS = {
   compute_s: "compute", recompute_s: "recomputation", tensor_parallel_s: "tensor parallelism", context_parallel_s: "context parallelism",
@@ -96,7 +96,7 @@ function set(field, value) {
 const encoded = (question) => new URLSearchParams(Object.entries(question)).toString();
 
 function decoded(text) {
-  const lists = ["layers", "recompute_blocks"], texts = ["model", "cluster", "runtime", "config", "schedule", "precision", "dispatcher", "offload", "lora", "freeze", "loss", "optimizer", "states"];
+  const lists = ["layers", "recompute_blocks"], texts = ["model", "cluster", "runtime", "config", "profile", "schedule", "precision", "dispatcher", "offload", "lora", "freeze", "loss", "optimizer", "states"];
   return Object.fromEntries([...new URLSearchParams(text)].map(([name, value]) => {
     if (texts.includes(name)) return [name, value];
     if (lists.includes(name)) return [name, value.split(",").map(Number)];
@@ -150,7 +150,7 @@ function showChoices(choices) {
     if (usual === null && !fixed) offered.unshift({ value: null, reason: null });
     const value = state[field] ?? usual;
     if (!offered.some((choice) => JSON.stringify(choice.value) === JSON.stringify(value))) offered.push({ value, reason: null });
-    node.hidden = ["ep", "etp"].includes(field) && offered.length === 1; // where there is nothing to choose
+    node.hidden = ["ep", "etp", "dp_replicate"].includes(field) && offered.length === 1; // where there is nothing to choose
     const row = node.querySelector(".values"), texts = offered.map((choice) => JSON.stringify(choice.value));
     if (texts.join() !== [...row.querySelectorAll("input")].map((input) => input.value).join())
       row.replaceChildren(...offered.map(({ value }, i) => {
@@ -181,17 +181,24 @@ function entered({ target }) {
   if (!INPUTS.includes(target.name)) return;
   const text = target.value.trim(), number = COUNTS.includes(target.name) && /^\d+$/.test(text);
   set(target.name, number ? Number(text) : target.name === "quantize" ? text === "true" || null : text);
-  if (target.name === "model") delete state.config;
+  if (target.name === "model") delete state.config, delete state.profile;
   if (target.name === "config" && text) state.model = "config";
   changed();
 }
 form.addEventListener("input", entered);
 for (const choice of form.querySelectorAll("select")) choice.addEventListener("change", entered); // not all browsers send both
 
+const inBase64 = (file) => new Promise((done) => {
+  const reader = new FileReader();
+  reader.addEventListener("load", () => done(reader.result.split(",")[1]));
+  reader.readAsDataURL(file);
+});
+
 async function readFile(file) {
   if (!file) return;
-  set("config", await file.text());
-  state.model = file.name.replace(/\.json$/, "");
+  if (file.name.endsWith(".npz")) set("profile", await inBase64(file));
+  else set("config", await file.text());
+  state.model = file.name.replace(/\.(json|npz)$/, "");
   changed();
 }
 form.querySelector("[type=file]").addEventListener("change", ({ target }) => readFile(target.files[0]));
@@ -240,7 +247,8 @@ function showPrice(answer) {
   const limit = Math.min(...price.memory.map((rank) => rank.memory_bytes));
   $("limit").textContent = `rank by rank, of ${bytes(limit)}`;
   const numbers = {
-    "tokens/s": figures(price.tokens_per_s), "tokens/s a device": figures(price.tokens_per_s_per_device), MFU: percent(price.mfu),
+    ...(state.profile ? { "samples/s": figures(price.tokens_per_s) } // which a profile has no tokens of
+      : { "tokens/s": figures(price.tokens_per_s), "tokens/s a device": figures(price.tokens_per_s_per_device), MFU: percent(price.mfu) }),
     "fullest device": bytes(price.peak_memory_bytes), "data parallel": `dp ${price.strategy.dp}`,
     "micro-batches": figures(price.strategy.micro_batches), "samples a step": figures(price.strategy.global_batch),
   };
@@ -337,7 +345,7 @@ $("timeline").addEventListener("pointermove", (event) => {
 
 // ---- the search: server-sent events of one answer
 
-const sought = (q) => JSON.stringify([q.model, q.config, q.cluster, q.sequence, price?.strategy.global_batch, price?.strategy.precision, q.runtime, ...TRAINING.map((name) => q[name])]);
+const sought = (q) => JSON.stringify([q.model, q.config, q.profile, q.cluster, q.sequence, price?.strategy.global_batch, price?.strategy.precision, q.runtime, ...TRAINING.map((name) => q[name])]);
 
 async function search() {
   const question = { ...state }, key = sought(question), said = (text) => { $("search").hidden = false; $("search").replaceChildren(make("p", {}, text)); };

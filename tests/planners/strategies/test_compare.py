@@ -218,7 +218,7 @@ def test_the_least_number_of_devices_that_fits_and_that_one_gets_is_named(fits_o
 
     A model that one H100 was too small for asked for 3 of them, which nobody offers.
     """
-    fixed = {**FIXED, "zero": 3, "tp": 1, "cp": 1, "pp": 1}
+    fixed = {**FIXED, "zero": 3, "dp_replicate": 1, "tp": 1, "cp": 1, "pp": 1}
     one = replace(PROBLEM, cluster=Cluster(1, 1, 1e10, 1e9, 1e12), global_batch=120, fixed=fixed)
 
     def held(nodes: int) -> float:
@@ -258,7 +258,7 @@ def test_the_strategy_s_own_twin_without_a_choice_is_among_what_it_is_compared_w
     assert shortest.step_s <= min(twin.step_s for twin in twins)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 7])
+@pytest.mark.parametrize("seed", [1, 5, 8])
 def test_no_neighbour_of_an_answer_is_shorter(seed: int) -> None:
     """256 H100 were to train DeepSeek-V3 in 32.5 s, and took 28.5 s with half the micro-batch, all else the same."""
     problem = replace(whole_space_problem(seed), fixed={})
