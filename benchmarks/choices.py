@@ -65,6 +65,7 @@ def dense(step: MeasuredStep, devices: Mapping[str, str]) -> str:
         ("recurrence, latent or windowed attention", bool(model.recurrence or model.latent or model.window)),
         ("weights in other than 16 bits", strategy.precision not in ("fp16", "bf16")),
         ("context parallelism", strategy.cp > 1),
+        ("ZeRO within groups of ranks", strategy.dp_replicate > 1),
         ("schedule other than 1F1B", strategy.schedule not in ("1f1b", "interleaved")),
         ("recomputation that differs by block", strategy.recompute_blocks is not None),
         ("recomputation that differs by stage", isinstance(strategy.recompute, tuple)),
