@@ -170,7 +170,7 @@ class LayerWork:
         saved: bytes saved from the forward to the backward pass, but for those of attention cores.
             What one layer hands on to others counts where it is first read.
         saved_core: bytes saved within attention cores, which selective recomputation and flash kernels spare.
-        saved_eagerly: bytes that an eager program saves besides, whose norms and gates are no kernels of their own.
+        saved_eagerly: bytes that an eager program saves besides, whose small operations are kernels each (Operations).
         saved_for_weights: of `saved`, bytes that are kept on from the INPUT to the WEIGHT pass where these are apart.
         boundary: bytes handed to the next layer, or through it to later ones.
         sums_forward, sums_backward: bytes of each all-reduce among the devices of tensor parallelism, in the passes.

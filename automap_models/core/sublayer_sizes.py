@@ -200,4 +200,30 @@ class ShortConvolution:
     kernel: int = 3
 
 
+@dataclass(frozen=True, kw_only=True)
+class Operations:
+    """What small operations of a torch program save where none are fused, beside what fused ones save.
+
+    Attributes:
+        norm_bytes: of each number that a norm without mean reads, as its copies in fp32 have.
+        scale_bytes: of each number that the scale of such a norm multiplies, saved where that is trained.
+        activation_copies: values as large as what an activation reads that it saves, too.
+        gate_copies: values as large as a gate that are saved where it multiplies another value.
+        joined: whether queries, keys and values are parts of one value, which is saved as long as values are.
+        mixed_copy: whether the last product of attention reads a copy of what attention gives, in another order.
+        wide_router: whether a router saves what it reads in fp32.
+    """
+
+    norm_bytes: int = 2
+    scale_bytes: int = 2
+    activation_copies: int = 0
+    gate_copies: int = 1
+    joined: bool = False
+    mixed_copy: bool = False
+    wide_router: bool = False
+
+
+UNFUSED = Operations()
+"""Those of Llama, whose activation is one kernel."""
+
 Recurrence = Mamba | GatedDelta | SelectiveScan | ShortConvolution

@@ -86,6 +86,10 @@ class LayerTraining(NamedTuple):
         """Whether a matrix has an adapter."""
         return self.rank > 0 and name != ADAPTER and any(fnmatchcase(name, pattern) for pattern in self.targets)
 
+    def saves(self, name: str) -> bool:
+        """Whether gradients of parameters need what a matrix is multiplied with."""
+        return self.trains(name) or self.adapts(name)
+
 
 ALL = LayerTraining()
 

@@ -72,7 +72,7 @@ class Runtime:
         bucket_bytes: of the 16-bit gradients that are summed together; a larger matrix is alone. None are one sum.
         shard_s: that gradients and weights take for each of the devices among which ZeRO-1 or 2 divides, where they are
             reduced to one after the other and broadcast from it, beside nothing.
-        eager: whether norms and gates of feed-forward layers are several kernels, of which each saves what it reads.
+        eager: whether norms, activations and gates are several kernels, of which each saves what it reads.
         saves_gathered: whether tokens that sequence parallelism gathers for a product are saved whole, and not gathered
             again in the backward pass.
         weighs_within: whether a token's experts are weighted before their last product, whose result the backward pass

@@ -163,6 +163,7 @@ def observed_in_trace(document: TraceDocument, where: str) -> Observed:
     """
     rows, rank = _rows(document.traceEvents), document.rank
     passes = [(i, event, name) for i, event in enumerate(document.traceEvents) if (name := _pass(event))]
+    # Annotations of the host end when work is launched, those of the GPU when it is done.
     annotation = next((kind for kind in _ANNOTATIONS for _, event, _ in passes if event.cat == kind), _ANNOTATIONS[0])
     times: dict[Unit, dict[str, dict[int, list[float]]]] = {
         "device": {name: {} for name in PASSES},

@@ -88,6 +88,7 @@ def solve(request: CalibrateRequest, watch: Watch) -> Calibrated:
     kind = MeasuredKind(observations, devices)
     best = calibration.fit_resolved(kind, usual, pull)
     begin("leaving steps out in turn")
+    # Errors of what a fit has seen say how well it fits; of a source left out, how far to trust it elsewhere.
     rest_s = calibration.left_out_s(kind, best.values, {name: usual[name] for name in best.values}, pull)
     fitted_s = calibration.predicted_s(kind, best.values)
     return Calibrated(

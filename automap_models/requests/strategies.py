@@ -51,7 +51,8 @@ from automap_models.requests import StrategyRequest, device_on
 from automap_models.requests.offers import Choice, alone, choice_of, chosen, gpu_hour, is_choice, offered
 from automap_models.requests.profile import profiled_model
 from automap_models.simulate.strategy import StrategyPricing, require_device
-from automap_models.workloads.source import Source, transformer
+from automap_models.workloads.sizes import Transformer
+from automap_models.workloads.source import BUILT, Source, transformer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -258,14 +259,17 @@ def _trained(work: WorkT, training: Training) -> WorkT:
 
 
 def divides(source: Source) -> bool:
-    """Whether the model has layers that all strategies divide: those of a transformer that is known."""
+    """Whether the model has layers that all strategies divide: those of a transformer that is known.
+
+    Raises:
+        BadInput: its config.json cannot be read, or an option is out of range.
+    """
     if isinstance(source.model, ModelWork):
         return True
-    try:
-        transformer(replace(source, images=None, mtp=None)).work()  # what is wrong with these is said later
-    except BadInput:
+    if source.kind not in BUILT:
         return False
-    return True
+    sizes = transformer(replace(source, images=None, mtp=None))  # what is wrong with these is said later
+    return isinstance(sizes.architecture, Transformer)
 
 
 def _priced(request: StrategyRequest, watch: Watch) -> Estimate:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from automap_models.workloads.sizes import Transformer
 
 LARGEST_CONFIG_BYTES = 4 << 20
+_NAMES = ("config.json", "adapter_config.json")
 _DO = f"give the config.json of a model that is known: model_type {', '.join(MODEL_TYPES)}"
 
 
@@ -62,7 +63,7 @@ def is_config(path: str | os.PathLike[str]) -> bool:
     Raises:
         BadInput: the file cannot be read.
     """
-    if _file(path).name == "config.json":
+    if config_file(path).name in _NAMES:
         return True
     if Path(path).suffix != ".json" or Path(path).stat().st_size > LARGEST_CONFIG_BYTES:
         return False
@@ -82,16 +83,16 @@ def read_config(path: str | os.PathLike[str], **options: Any) -> ConfiguredModel
         BadInput: the file cannot be read, is no JSON, names an unknown family, lacks a key of its family, or holds a
             size that cannot be meant; an option is asked for of a model that has nothing of it.
     """
-    file = _file(path)
+    file = config_file(path)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     content = read_bytes(file, LARGEST_CONFIG_BYTES)
     return decode_config(content, name, where=str(file), **options)
 
 
-def _file(path: str | os.PathLike[str]) -> Path:
-    """The file; of a folder, such as those that are downloaded from the hub, its config.json, if it has one."""
-    inside = Path(path) / "config.json"
-    return inside if inside.is_file() else Path(path)
+def config_file(path: str | os.PathLike[str]) -> Path:
+    """The file; of a folder, such as those that are downloaded from the hub, its config.json, or that of an adapter."""
+    inside = (Path(path) / name for name in _NAMES)
+    return next((file for file in inside if file.is_file()), Path(path))
 
 
 def decode_config(content: bytes, name: str, *, where: str, **options: Any) -> ConfiguredModel:
@@ -107,6 +108,9 @@ def decode_config(content: bytes, name: str, *, where: str, **options: Any) -> C
     """
     meant, document = ConfigOptions(**options), _values(content, where)
     values = _text_values(document)
+    if "peft_type" in document:
+        what = f"is an adapter of {document.get('base_model_name_or_path') or 'a model'}"
+        raise BadInput(what, where=where, do="give the config.json of that, and the adapter's rank, `lora`")
     if "model_type" not in values:
         raise BadInput("$.model_type is missing", where=where, do=_DO)
     family = _required_family(values, where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,6 +17,7 @@ from automap_models.core.sublayer_sizes import (
     Latent,
     Mamba,
     Mixture,
+    Operations,
     Recurrence,
     Rotary,
     SelectiveScan,
@@ -36,21 +37,21 @@ from automap_models.workloads.sizes import (
     Transformer,
 )
 
-_ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_fast": "gelu_tanh",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "relu2": "relu2",
-    "quick_gelu": "gelu_tanh",
-    "silu": "silu",
-    "swigluoai": "silu",
-    "swiglu": "silu",
-    "swish": "silu",
+_ACTIVATIONS: dict[str, tuple[Activation, int]] = {
+    "gelu": ("gelu", 0),
+    "gelu_fast": ("gelu_tanh", 6),
+    "gelu_python": ("gelu", 2),
+    "gelu_new": ("gelu_tanh", 3),
+    "gelu_pytorch_tanh": ("gelu_tanh", 0),
+    "relu": ("relu", 0),
+    "relu2": ("relu2", 0),
+    "quick_gelu": ("gelu_tanh", 1),
+    "silu": ("silu", 0),
+    "swigluoai": ("silu", 0),
+    "swiglu": ("silu", 0),
+    "swish": ("silu", 0),
 }
-"""Hugging Face's word for an activation → ours."""
+"""Hugging Face's word for an activation → ours, and `Operations.activation_copies`."""
 _LETTERS: dict[str | int, str] = {
     **{"attention": "*", "full_attention": "*", "global": "*", "sliding_attention": "w", "chunked_attention": "w"},
     **{"local": "w", "indexed_attention": "s", "minimax_m3_sparse": "s", "mamba": "M", "linear_attention": "M"},
@@ -96,7 +97,7 @@ def read_family(family: Family, values: Mapping[str, Any], where: str, *, dropou
     reserved = sizes.pop("reserved", 0)
     offset = sizes.pop("offset", reserved)
     context = context and context - reserved
-    sizes["activation"] = sizes.activation()
+    sizes["activation"], sizes["operations"] = sizes.activation(), sizes.operations()
     if family.record == "t5":
         return ConfiguredSizes(sizes.t5(), context, learned, sizes.dtype)
     if sizes.get("head_width") is None and "rank" not in sizes:
@@ -172,7 +173,13 @@ class FamilySizes(dict[str, Any]):
             name = "gelu_new" if gated and name == "gelu" else name  # as transformers reads it
         if name not in _ACTIVATIONS:
             raise unsupported(self.where, f"$.{self.key('activation')}", name, f"one of {', '.join(_ACTIVATIONS)}")
-        return _ACTIVATIONS[name]
+        activation, self["activation_copies"] = _ACTIVATIONS[name]
+        return activation
+
+    def operations(self) -> Operations:
+        """What small operations save."""
+        names = (field.name for field in fields(Operations))
+        return Operations(**{name: self.pop(name) for name in names if name in self})
 
     def t5(self) -> T5Config:
         """The sizes of a T5."""
@@ -203,6 +210,7 @@ class FamilySizes(dict[str, Any]):
         if self.pop("adjusted", False):  # as transformers does for LFM2
             adjusted = int(multiplier * int(2 * self["feed_forward"] / 3))
             self["feed_forward"] = multiple * math.ceil(adjusted / multiple)
+        # Embeddings of another width need a projection, which no layer here has.
         if self.pop("embedding_width", None) not in (None, width):
             raise unsupported(self.where, f"$.{self.key('embedding_width')}", "another", f"$.hidden_size, {width}")
         if self.pop("normed_heads", False):
@@ -272,6 +280,7 @@ class FamilySizes(dict[str, Any]):
             if mixer:
                 return (mixer,) * layers
             return tuple("w" if window and has_window else full for has_window in windows)
+        # Lists of numbers say which blocks have the one special kind, 1: windows, or else sparse attention.
         numbered = {0: "*", 1: "w" if window else "s"}
         if "few" in self:
             numbered = {0: "w", self.pop("few"): "s", self.pop("many"): "*"}
@@ -279,6 +288,7 @@ class FamilySizes(dict[str, Any]):
         meant = set("*sMB-E" + "w" * has_windows)
         if unread := sorted(str(word) for word, letter in zip(pattern, letters, strict=True) if letter not in meant):
             raise unsupported(self.where, path, unread[0], f"one of {', '.join(map(str, [*_LETTERS, *'*M-E']))}")
+        # Of blocks of one sublayer each the list says how many there are; elsewhere more are of further tokens.
         if self.get("apart"):
             self["layers"] = len(letters)
         elif len(letters) < layers:

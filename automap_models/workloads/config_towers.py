@@ -100,6 +100,7 @@ def _encoder(sizes: FamilySizes) -> DecoderConfig:
         positions=None,
         feed_forward=ratio * width if ratio else sizes["feed_forward"],
         activation=sizes.activation(),
+        operations=sizes.operations(),
         query_norm="heads" if sizes.get("normed_all") else None,
         rotary=Rotary(width // heads, 10000.0) if sizes.get("turned") else None,
         causal=False,

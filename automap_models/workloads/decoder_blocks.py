@@ -30,7 +30,7 @@ def decoder_block(
     c: DecoderConfig, sublayers: str, sequence: int, dtype: str, training: LayerTraining = ALL, name: str = "block"
 ) -> LayerWork:
     """Its sublayers, see `DecoderConfig.blocks`."""
-    layer = Layer(sequence, dtype, training)
+    layer = Layer(sequence, dtype, training, c.operations)
     return layer.work(name, [block_of(layer, layer.value(c.streams * c.width), c, sublayers)], causal=c.causal)
 
 

@@ -42,7 +42,7 @@ def _decoding(
         first: whether it has the encoder's last norm, and embeds what the decoder reads.
         hands_on: whether later blocks read the encoder's output.
     """
-    layer = Layer(start.tokens, start.dtype, training)
+    layer = Layer(start.tokens, start.dtype, training, c.decoder.operations)
     memory, x = layer.value(c.width, rows=frames), layer.value(c.width)
     if first:
         memory = layer.norm(memory, layer_norm=not c.encoder.root_mean_square) if c.encoder.final_norm else memory

@@ -32,6 +32,7 @@ from types import MappingProxyType
 import numpy as np
 
 from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, WorkKind, WorkPass, module_bits
+from automap_models.core.sublayer_sizes import UNFUSED, Operations
 from automap_models.core.tuning import ADAPTER, ALL, QUANTIZED_BYTES, LayerTraining
 from automap_models.cost.layer_times import ITEM_BYTES
 
@@ -90,6 +91,7 @@ class Layer:
         tokens: of a sample.
         dtype: of activations and weights.
         training: what of it is trained.
+        operations: what small ones save where they are not fused.
         parameters: number of them in each tensor that is trained, with its mark.
         frozen: tensors that are not.
         sums_forward, sums_backward, exchanged, saved_core, saved_eagerly, context: values, see LayerWork.
@@ -99,6 +101,7 @@ class Layer:
     tokens: int
     dtype: str
     training: LayerTraining = ALL
+    operations: Operations = UNFUSED
     parameters: list[Size] = field(default_factory=list)
     frozen: list[Value] = field(default_factory=list)
     sums_forward: list[Value] = field(default_factory=list)
@@ -149,6 +152,11 @@ class Layer:
         """Keep values for the backward pass."""
         for value in values:
             self._saved[value] = self._saved.get(value, False) or for_weights
+
+    def save_eagerly(self, x: Value, item_bytes: float) -> None:
+        """Keep so many bytes more for each number of x where operations are not fused."""
+        if item_bytes:
+            self.saved_eagerly.append(self.like(x, item_bytes))
 
     def make_again(self, *values: Value) -> None:
         """Have values made in the backward pass in place of keeping them."""
@@ -249,6 +257,7 @@ class Layer:
         matrix = self.weights(count * depth * columns, mark | depth_mark | experts, operand.item_bytes)
         times, rows = (count, experts), (tokens, x.mark & PER_TOKEN)
         wide, deep = (columns, mark), (depth, depth_mark)
+        # Products that read one value may be one product (Runtime.joins), which reads and casts it once.
         again = (operand,) * bool(self._products[x, mark])
         trains, packed = self.training.trains(name), self.training.quantized and name != ADAPTER and not float32
         self.product(FORWARD, (times, rows, wide, deep), y, operand, matrix, again=again)
@@ -257,6 +266,7 @@ class Layer:
         if trains:
             self.product(WEIGHT, (times, wide, deep, rows), matrix, y, operand, again=again)
             self.save(x, for_weights=True)
+        # The gradient goes into one of fp32 that adds up: a pass over memory, unless the product itself adds there.
         if owned or self.item_bytes < FLOAT32:
             self.memory(WEIGHT, self.weights(*matrix.size, FLOAT32), matrix, name=name)
         if owned:
@@ -313,13 +323,15 @@ class Layer:
         self._norms[x].append(scale)
         trains = self.training.trains("norm")
         self.save(x, for_weights=trains)
-        if not layer_norm:  # x in fp32 in place of 16 bits, and what the scale multiplies
-            self.saved_eagerly.append(self.like(x, 4 if trains else 2))
+        if not layer_norm:
+            self.save_eagerly(x, self.operations.norm_bytes + self.operations.scale_bytes * trains)
         return y
 
     def activation(self, y: Value, *, relu: bool = False) -> Value:
-        """A function of each number, of ReLU with a mask of a byte each."""
+        """A function of each number, of ReLU with a mask of a byte each, or eagerly its result, which `down` reads."""
         z = self.like(y)
+        copies = (not self.training.saves("down")) if relu else self.operations.activation_copies
+        self.save_eagerly(y, copies * y.item_bytes - relu)
         self.memory(FORWARD, z, y)
         saved = y
         if relu:
@@ -346,7 +358,7 @@ class Layer:
         self.memory(INPUT, inner, z, gate)
         self.memory(INPUT, gate, z, gate, inner)
         self.save(gate, inner)
-        self.saved_eagerly.append(z)  # as large as the activation of the gate
+        self.save_eagerly(z, (self.operations.gate_copies + self.operations.activation_copies) * z.item_bytes)
         return z
 
     def dropout(self, x: Value, share: float) -> tuple[Value, ...]:

@@ -7,7 +7,17 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from automap_models.core.strategy import TransformerShape
-from automap_models.core.sublayer_sizes import Compressed, Indexer, Latent, Mixture, Recurrence, Rotary, Window
+from automap_models.core.sublayer_sizes import (
+    UNFUSED,
+    Compressed,
+    Indexer,
+    Latent,
+    Mixture,
+    Operations,
+    Recurrence,
+    Rotary,
+    Window,
+)
 from automap_models.errors import BadInput
 from automap_models.hlo.block_labels import BlockStack
 
@@ -111,6 +121,7 @@ class DecoderConfig(Dropouts):
         tower: what encodes images; None: the model is of text alone.
         predicting_layers: blocks after the others that predict later tokens from the hidden states and the next
             token's embedding (arXiv 2412.19437, section 2.2), each with the output matrix once more.
+        operations: what small ones save where they are not fused.
     """
 
     width: int
@@ -166,6 +177,7 @@ class DecoderConfig(Dropouts):
     scaled_changes: bool = False
     tower: Tower | None = None
     predicting_layers: int = 0
+    operations: Operations = UNFUSED
 
     @property
     def ties(self) -> bool:
@@ -285,6 +297,7 @@ class BertConfig(Dropouts):
     activation: Activation = "gelu"
     epsilon: float = 1e-12
     embedding_width: int | None = None
+    operations: Operations = UNFUSED
 
     @property
     def stacks(self) -> tuple[BlockStack, ...]:
@@ -329,6 +342,7 @@ class T5Config:
     gated: bool = False
     tied: bool = True
     epsilon: float = 1e-6
+    operations: Operations = UNFUSED
 
     drops: ClassVar[bool] = False
 

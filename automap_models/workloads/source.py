@@ -58,9 +58,9 @@ class SourceKind(Enum):
 
 MODELS = (SourceKind.WORKLOAD, SourceKind.CONFIG, SourceKind.FACTORY)
 """Kinds of sources that are built and traced."""
-_BUILT = (SourceKind.WORKLOAD, SourceKind.CONFIG)
+BUILT = (SourceKind.WORKLOAD, SourceKind.CONFIG)
 """Kinds of sources that we build ourselves."""
-OF_KINDS = {"dropout": _BUILT, "images": (SourceKind.CONFIG,), "mtp": (SourceKind.CONFIG,)}
+OF_KINDS = {"dropout": BUILT, "images": (SourceKind.CONFIG,), "mtp": (SourceKind.CONFIG,)}
 """Option of a model that is read → the kinds of sources that have it."""
 STEPS = (SourceKind.MODULE, *MODELS)
 """Kinds of sources that have operations."""
@@ -132,6 +132,8 @@ def source_kind(what: str) -> SourceKind:
 
     if exists(path) and is_config(path):
         return SourceKind.CONFIG
+    if path.is_dir():
+        raise BadInput("is a folder without a config.json", where=what, do="give one that has it, or a file")
     return SourceKind.MODULE if holds_module(path) else SourceKind.PROFILE
 
 
@@ -161,7 +163,7 @@ def module_of(source: Source, *, all_blocks: bool = False) -> Module:
         BadInput: it cannot be read or traced.
         UserCodeError: the user's own code raised.
     """
-    if source.kind in _BUILT:
+    if source.kind in BUILT:
         return _mlir_module(source) if all_blocks else _built(source).module()
     module = _own_module(source)
     inputs = (
@@ -214,7 +216,7 @@ def transformer(source: Source) -> SizedModel:
     Raises:
         BadInput: it is neither, the file cannot be read, or an option is out of range.
     """
-    if source.kind not in _BUILT:
+    if source.kind not in BUILT:
         do = "give a built-in model or a Hugging Face config.json"
         raise BadInput(f"{source.kind.value}: a strategy needs a transformer's layers", where=source.what, do=do)
     return _built(source)
@@ -240,7 +242,7 @@ def notes_of(source: Source, *, traced: bool = True) -> tuple[str, ...]:
     Raises:
         BadInput: the file cannot be read, or an option is out of range.
     """
-    if source.kind not in _BUILT:
+    if source.kind not in BUILT:
         return ()
     model = _built(source)
     return model.traced_notes if traced else model.notes
@@ -253,7 +255,7 @@ def training_step_of(source: Source) -> TrainingStep:
         BadInput: it cannot be built.
         UserCodeError: the factory's own code raised.
     """
-    return _built(source).step() if source.kind in _BUILT else from_factory(source.what, **source.sizes)
+    return _built(source).step() if source.kind in BUILT else from_factory(source.what, **source.sizes)
 
 
 def framework_of(returned: object) -> Framework:
@@ -269,7 +271,7 @@ def _mlir_module(source: Source) -> MlirModule:
 
     if source.kind is SourceKind.MODULE:
         return read_module(source.what, trainable=source.trainable)
-    if source.kind in _BUILT:
+    if source.kind in BUILT:
         return trace(_built(source).step())
     step = step_of(source.what, source.returned(), source.dtype)
     with user_code(source.what):
@@ -343,7 +345,7 @@ def described(source: Source) -> dict[str, object]:
 
         example = read_example(returned, source.what)
         return _described_module(example.model, example.args, example.kwargs)
-    if source.kind not in _BUILT:
+    if source.kind not in BUILT:
         return {}
     model = _built(source)
     if len(model.labels) < 2:

@@ -44,17 +44,27 @@ def attention(
         v = layer.dense(source, shared * (c.value_width or width), mark, bias=c.attention_bias, name="v")
     for _ in range(c.sinks):
         layer.hold(c.heads, TENSOR)
-    turn = c.rotary is not None
+    turn, parts = c.rotary is not None, (q, k)
     if c.query_norm is not None:
         of_head = 0 if c.query_norm == "heads" else width
         q, k = (layer.norm(x, layer_norm=False, width=of_head, fused=turn) for x in (q, k))
     q, k = turned(layer, q, turn or c.score_scale != 1.0), turned(layer, k, turn)
+    for part in parts if c.operations.joined and q is not parts[0] else ():
+        layer.save_eagerly(part, layer.item_bytes)
     gates = [c.heads * width] * c.gated_attention + [c.heads] * c.gated_heads
     gate = [layer.dense(x, n, mark, bias=c.attention_bias and c.gated_attention) for n in gates]
     capped = c.score_cap is not None
     read = read or min(source.shape[1], float(layer.document))
     mixed = core(layer, q, k, v, c.heads, shared, reach=read, capped=capped, dropout=c.attention_dropout)
+    if c.operations.mixed_copy:
+        in_order(layer, mixed)
     return layer.dense(layer.gated(gate[0], mixed) if gate else mixed, c.width, bias=c.output_bias, name="o")
+
+
+def in_order(layer: Layer, mixed: Value) -> None:
+    """Save what the last product of attention reads, where it is a copy of what attention gives."""
+    if layer.training.saves("o"):
+        layer.save_eagerly(mixed, layer.item_bytes)
 
 
 def turned(layer: Layer, x: Value, changes: bool = True) -> Value:
@@ -193,6 +203,9 @@ def latent_attention(layer: Layer, x: Value, c: DecoderConfig, indexer: Indexer 
         indexed(layer, x, indexer, queries)
     mixed = core(layer, plain_q, plain_k, v, c.heads, reach=reach)
     turned_core(layer, turned_q, turned_k, c.heads, reach)
+    for part in (plain_k, turned_q):  # values are a part of what has these keys, too; all heads have the turned keys
+        layer.save_eagerly(part, layer.item_bytes)
+    in_order(layer, mixed)
     return layer.dense(mixed, c.width, bias=bias, name="o")
 
 
@@ -242,6 +255,7 @@ def routed(layer: Layer, x: Value, config: DecoderConfig) -> Value:
     assert c is not None
     places = capacity(layer.tokens, c.experts, c.per_token)
     logits = layer.dense(x, c.experts, float32=True, bias=c.bias, name="router")
+    layer.save_eagerly(x, FLOAT32 * (config.operations.wide_router and layer.training.trains("router")))
     sent = x if c.latent is None else layer.dense(x, c.latent)
     if c.normed:
         sent = layer.norm(sent, layer_norm=False)

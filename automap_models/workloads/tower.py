@@ -54,12 +54,14 @@ def tower_layers(c: Tower, dtype: str, of_tower: LayerTraining, of_projector: La
         return TowerLayers(undivided(layer.work("vision/steps", ends, causal=False)))
 
     def block(reach: int) -> TowerLayers:
-        layer = Layer(tokens, dtype, of_tower)
+        layer = Layer(tokens, dtype, of_tower, c.encoder.operations)
         sizes = replace(c.encoder, window=Window(tokens=reach, chunked=True))
         x = block_of(layer, layer.value(width), sizes, "w-")
         return TowerLayers(undivided(layer.work("vision/block", [x], causal=False)), c.reach.count(reach), True)
 
-    stem, ending, after = (Layer(tokens, dtype, part) for part in (of_tower, of_tower, of_projector))
+    stem, ending, after = (
+        Layer(tokens, dtype, part, c.encoder.operations) for part in (of_tower, of_tower, of_projector)
+    )
     rows = c.images * c.patches
     parts = [stepped(stem.value(c.patch_numbers, rows=rows), stem, c.stem), *map(block, Counter(c.reach))]
     parts += [stepped(ending.value(width), ending, c.ending)] * bool(c.ending)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from automap_models.core.model_work import LayerWork, Mark, ModelWork, SharedWork
+from automap_models.core.sublayer_sizes import UNFUSED
 from automap_models.core.tuning import ALL, FULL, LayerTraining, Training
 from automap_models.errors import BadInput
 from automap_models.workloads.compressed import collapsed, widened
@@ -67,7 +68,8 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str, train
     trained = training.layers(shape.layers, holders[:1] == (0,), tower is not None, document)
     of_tower, of_places = trained[: -shape.layers - 2], trained[-shape.layers - 2 :]
     of_first, *of_blocks, of_last = of_places
-    first, last = Layer(sequence, dtype, of_first), Layer(sequence, dtype, of_last)
+    operations = sizes.operations if isinstance(sizes, DecoderConfig | T5Config) else UNFUSED  # others have layer norms
+    first, last = (Layer(sequence, dtype, part, operations) for part in (of_first, of_last))
     match sizes:
         case DecoderConfig():
             x, blocks = _decoder(sizes, first, last, of_blocks)
@@ -78,7 +80,8 @@ def model_work(config: Architecture, name: str, sequence: int, dtype: str, train
         case ImageConfig():
             x, blocks = image_encoder(sizes, first, last, of_blocks)
     places = (first.work("embedding", [x]), *blocks, last.work("head"))
-    layers = list(dict.fromkeys(places))  # those that are one object are one of its layers
+    # Blocks that are alike are one object (_decoder): they are priced once, and counted by `order`.
+    layers = list(dict.fromkeys(places))
     order = tuple(layers.index(layer) for layer in places)
     shared: tuple[SharedWork, ...] = ()
     trains = of_places[holders[0] if holders else 0].trains("embedding")
@@ -194,7 +197,7 @@ def t5_block(
         hands_on: whether later blocks read the encoder's output.
         sparse: whether it has experts.
     """
-    layer = Layer(sequence, dtype, training)
+    layer = Layer(sequence, dtype, training, c.operations)
     memory = layer.value(c.width)
     if first:
         layer.norm(layer.value(c.width), layer_norm=False)

@@ -23,29 +23,29 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_186, 37),
+    "core": (8_216, 37),
     "cost": (4_125, 20),
     "envs": (1_509, 12),
     "export": (2_495, 17),
-    "formats": (5_346, 21),
+    "formats": (5_347, 21),
     "importing": (2_268, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
     "planners/placement": (3_270, 17),
-    "planners/portfolio": (2_872, 13),
+    "planners/portfolio": (2_873, 13),
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_392, 19),
     "planners/strategies": (3_341, 14),
     "plots": (1_236, 9),
-    "requests": (2_803, 15),
+    "requests": (2_808, 15),
     "rl": (960, 9),
     "serve": (1_150, 7),
     "run": (4_713, 24),
     "simulate": (1_801, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_018, 35),
+    "workloads": (6_080, 35),
     "zoo": (1, 1),
     "infer": (6_093, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_204, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_171, "files": 429, "compiled": 76, "numbers": 267}
+TOTALS = {"lines": 78_270, "files": 429, "compiled": 76, "numbers": 267}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

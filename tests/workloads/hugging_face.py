@@ -393,6 +393,17 @@ def model_of(config: Any, **options: Any) -> Any:
     return getattr(hf, name)._from_config(config, **options)
 
 
+def inputs(config: Any, samples: int = 1, tokens: int = 24) -> dict[str, Any]:
+    """What a forward pass of the model reads: zeros, in float32 where they are no tokens."""
+    torch = importlib.import_module("torch")
+    ids = torch.zeros((samples, tokens), dtype=torch.int64)
+    if "image_size" in vars(config):
+        return {"pixel_values": torch.zeros(samples, 3, config.image_size, config.image_size)}
+    sound = {"input_features": torch.zeros(samples, config.num_mel_bins, 24)} if "num_mel_bins" in vars(config) else {}
+    decoder = {"decoder_input_ids": ids} if config.is_encoder_decoder else {}
+    return {**(sound or {"input_ids": ids}), **decoder}
+
+
 def written(config: Any, folder: Path) -> Path:
     """The config.json of a configuration."""
     config.save_pretrained(folder)

@@ -10,13 +10,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from strategy_problems import DEVICE
 
-from automap_models.api import profile
+from automap_models.api import fit, profile
+from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import Phase
 from automap_models.core.model_work import Mark, WorkKind, WorkPass
 from automap_models.errors import BadInput
+from automap_models.formats.atomic import Cache
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.sharding_rules import RuledModule
+from automap_models.planners.portfolio.model import profiled_once
 from automap_models.workloads.catalogue import MODEL_TYPES, WORKLOADS
 from automap_models.workloads.catalogue import PUBLISHED as CONFIGS
 from automap_models.workloads.config_families import TYPES, families, read_key
@@ -28,6 +32,7 @@ from automap_models.workloads.transformer import model_work
 
 from . import hugging_face
 
+CLUSTER = Cluster(1, 2, 1e11, 1e10, 80e9)
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": 128256,
@@ -144,16 +149,8 @@ def test_every_family_has_the_forward_flop_that_torch_counts(model_type: str, tm
     counter = pytest.importorskip("torch.utils.flop_counter")
     config = hugging_face.configuration(model_type, **ALL_TOKENS.get(model_type, {}))
     model = hugging_face.model_of(config, attn_implementation="eager").eval()
-    tokens = torch.zeros((1, 24), dtype=torch.int64)
-    given = {"input_ids": tokens}
-    if "num_mel_bins" in vars(config):
-        given = {"input_features": torch.zeros(1, config.num_mel_bins, 24)}
-    if config.is_encoder_decoder:
-        given["decoder_input_ids"] = tokens
-    if "image_size" in vars(config):
-        given = {"pixel_values": torch.zeros(1, 3, config.image_size, config.image_size)}
     with counter.FlopCounterMode(display=False) as counted, torch.no_grad():
-        model(**given)
+        model(**hugging_face.inputs(config))
     predicting = {"mtp": 0} if model_type in ("deepseek_v3", "glm4_moe") else {}
     work = model_work(
         read_config(hugging_face.written(config, tmp_path), **predicting).architecture, "m", 24, "float32"
@@ -418,3 +415,33 @@ def test_a_folder_that_was_downloaded_is_the_model_of_its_config(tmp_path: Path)
     assert is_config(folder)
     assert read_config(folder) == read_config(folder / "config.json")
     assert read_config(folder).name == "Llama-3.1-8B"
+
+
+def test_the_folder_of_an_adapter_is_refused_by_its_base(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "my/llama"}')
+    for path in (tmp_path, tmp_path / "adapter_config.json"):
+        assert source_kind(str(path)) is SourceKind.CONFIG
+        with pytest.raises(BadInput, match=r"is an adapter of my/llama; give the config\.json of that"):
+            read_config(path)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"is a folder without a config\.json; give one that has it"):
+        source_kind(str(tmp_path))
+
+
+def test_what_is_wrong_with_a_config_is_said_whatever_the_strategy(tmp_path: Path) -> None:
+    """A strategy's field was refused in its place, as if the model were a profile."""
+    path = written({**LLAMA, "num_key_value_heads": 6}, tmp_path)
+    with pytest.raises(BadInput, match=r"num_key_value_heads is 6, which does not divide"):
+        fit(path, gpus="8xH100", tp=2)
+
+
+@pytest.mark.slow
+def test_a_folder_is_traced_as_its_config(tmp_path: Path) -> None:
+    """A cache of traces read the folder as if it were the file."""
+    pytest.importorskip("flax")
+    path = written(GPT2, tmp_path / "tiny")
+    sources = (Source(str(file), SourceKind.CONFIG) for file in (path, path.parent))
+    one, other = (profiled_once(source, DEVICE, None, CLUSTER, Cache(tmp_path), print).profile for source in sources)
+    np.testing.assert_array_equal(one.C, other.C)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from automap_models.errors import BadInput
 from automap_models.export.targets import training_limits
 from automap_models.workloads.config_json import ConfiguredModel, decode_config
 from automap_models.workloads.registry import configured
-from automap_models.workloads.sizes import DecoderConfig
+from automap_models.workloads.sizes import DecoderConfig, Tower
 
 TEXT = {
     **{"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
@@ -73,11 +74,14 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
 """model_type → name of transformers' classes, sizes of the text, of the tower, and beside both."""
 
 
-def configuration(model_type: str) -> Any:
+def configuration(model_type: str, factors: Mapping[str, int] | None = None) -> Any:
+    """Of a small model whose tower has some sizes so many times as large."""
     hf = importlib.import_module("transformers")
     name, text, vision, outer = MODELS[model_type]
     outer = {"tie_word_embeddings": text["tie_word_embeddings"], **outer}
-    vision = {key: value for key, value in vision.items() if value is not None}
+    times = factors or {}
+    given = {key: value for key, value in vision.items() if value is not None}
+    vision = {key: times[key] * value if key in times else value for key, value in given.items()}
     return getattr(hf, f"{name}Config")(text_config=text, vision_config=vision, **outer)
 
 
@@ -104,24 +108,33 @@ def test_a_model_of_images_has_the_parameters_of_transformers_model(model_type: 
     assert text + parameters(work.tower) == sum(parameter.numel() for parameter in model.parameters())
 
 
+def tower_of(config: Any) -> Tower:
+    architecture = decoded(config.to_dict()).architecture
+    assert isinstance(architecture, DecoderConfig) and architecture.tower is not None
+    return architecture.tower
+
+
+def image(config: Any) -> dict[str, Any]:
+    """What a tower reads of one image: zeros."""
+    torch, tower = importlib.import_module("torch"), tower_of(config)
+    if config.model_type not in ("glm4v", "qwen2_5_vl", "qwen3_vl"):
+        sizes = {"image_sizes": torch.tensor([[tower.side, tower.side]])} if config.model_type == "mistral3" else {}
+        return {"pixel_values": torch.zeros(1, 3, tower.side, tower.side), **sizes}
+    side = tower.side // config.vision_config.patch_size
+    pixels = torch.zeros(tower.patches, tower.patch_numbers)
+    return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]])}
+
+
 @pytest.mark.parametrize("model_type", ["gemma3", "glm4v", "internvl", "llava", "qwen2_5_vl", "qwen3_vl"])
 def test_the_products_of_a_tower_have_the_flop_that_torch_counts(model_type: str) -> None:
     torch, hf = pytest.importorskip("torch"), pytest.importorskip("transformers")
     counter = pytest.importorskip("torch.utils.flop_counter")
     config = configuration(model_type)
     name = MODELS[model_type][0]
-    architecture = decoded(config.to_dict()).architecture
-    assert isinstance(architecture, DecoderConfig) and architecture.tower is not None
-    tower = architecture.tower
     config._attn_implementation = "eager"
     model = getattr(hf, f"{name}ForConditionalGeneration")._from_config(config, attn_implementation="eager").model
-    if model_type in ("glm4v", "qwen2_5_vl", "qwen3_vl"):
-        pixels, grid = torch.zeros(tower.patches, tower.patch_numbers), tower.side // config.vision_config.patch_size
-        given: dict[str, Any] = {"image_grid_thw": torch.tensor([[1, grid, grid]])}
-    else:
-        pixels, given = torch.zeros(1, 3, tower.side, tower.side), {}
     with counter.FlopCounterMode(display=False) as counted:
-        features = model.get_image_features(pixels, **given).pooler_output
+        features = model.get_image_features(**image(config)).pooler_output
         (features if torch.is_tensor(features) else torch.cat(list(features))).sum().backward()
     priced = work_of(config.to_dict()).tower
     flop = sum(part.copies * model_flop(part.layer.kernels) for part in priced)

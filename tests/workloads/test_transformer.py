@@ -13,10 +13,9 @@ import pytest
 from automap_models.core.instruction_graph import Phase
 from automap_models.core.model_work import Amounts, LayerWork, Mark, ModelWork, WorkKind, WorkPass
 from automap_models.core.sublayer_sizes import GatedDelta, Indexer, Latent, Mamba, Mixture, Rotary, Window
-from automap_models.core.tuning import LayerTraining
 from automap_models.workloads.sizes import BertConfig, DecoderConfig, T5Config
 from automap_models.workloads.sublayers import keys_read
-from automap_models.workloads.transformer import decoder_block, model_work
+from automap_models.workloads.transformer import model_work
 
 SEQUENCE = 24
 GPT = DecoderConfig(width=64, heads=4, head_width=16, feed_forward=256, layers=6, vocabulary=160, positions=48)
@@ -356,32 +355,3 @@ def test_keys_that_a_query_reads_are_counted_one_by_one(part: Window | Indexer) 
     read = sum(min(i % chunk + 1, part.tokens) - 0.5 for i in range(SEQUENCE))
     full = sum(i >= part.tokens for i in range(SEQUENCE)) if chunk == SEQUENCE else 0
     assert SEQUENCE * keys_read(SEQUENCE, part) / 2 == pytest.approx(read + full / 2)
-
-
-def _torch_saves(layers: int, *, frozen: bool) -> float:
-    """Bytes that torch saves for the backward pass of transformers' Llama, of storages that are no weights."""
-    torch, hf = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    sizes = {"hidden_size": 256, "intermediate_size": 688, "num_attention_heads": 4, "vocab_size": 64}
-    model = hf.LlamaModel(hf.LlamaConfig(num_hidden_layers=layers, use_cache=False, **sizes)).to(torch.bfloat16)
-    model.requires_grad_(not frozen)
-    weights, saved = {p.untyped_storage().data_ptr() for p in model.parameters()}, {}
-
-    def save(tensor: Any) -> Any:
-        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
-        return tensor
-
-    tokens = torch.randn(1, SEQUENCE, 256, dtype=torch.bfloat16, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
-        model(inputs_embeds=tokens)
-    return float(sum(storage.nbytes() for place, storage in saved.items() if place not in weights))
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_an_eager_block_of_llama_saves_what_torch_counts(frozen: bool) -> None:
-    """A third more than with fused norms and gates; torch keeps a row's root and its sum of exponentials, too."""
-    training = LayerTraining(frozen=("*",)) if frozen else LayerTraining()
-    c = replace(LLAMA, width=256, heads=4, head_width=64, kv_heads=None, feed_forward=688, rotary=Rotary(64))
-    block = decoder_block(c, "*-", SEQUENCE, "bfloat16", training)
-    counted = (_torch_saves(3, frozen=frozen) - _torch_saves(1, frozen=frozen)) / 2
-    assert block.saved.values.sum() + block.saved_eagerly.values.sum() == pytest.approx(counted, rel=0.005)
-    assert block.saved.values.sum() < 0.81 * counted

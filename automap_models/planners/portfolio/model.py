@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib.metadata import distributions
-from pathlib import Path
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from automap_models.hlo.rule_sets import RuleSet, read_rule_set
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
 from automap_models.planners.staged.stage_shardings import stage_shardings
 from automap_models.version import __version__
+from automap_models.workloads.config_json import config_file
 from automap_models.workloads.source import Begin, Source, SourceKind, module_of
 
 RULES = "shardy"
@@ -133,7 +133,7 @@ def _step(source: Source, module: Module | None) -> Mapping[str, object]:
         return {"file": _digest(read_bytes(source.what, LARGEST_MODULE_BYTES)), "trainable": source.trainable}
     sizes = {**source.sizes, "dropout": source.dropout}
     if source.kind is SourceKind.CONFIG:  # its path names the model
-        path = Path(source.what).resolve()
+        path = config_file(source.what).resolve()
         return {"config": _digest(read_bytes(path)), "names": path.parts[-2:], **sizes}
     return {"what": source.what, **sizes}
 

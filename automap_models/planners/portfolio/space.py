@@ -343,6 +343,7 @@ def planning_space(
         fields["micro_batches"] = micro_batches
     space = PlanningSpace(ProfiledModel(profile), cluster, global_batch, **fields)
     default = default_stages(profile, cluster, space.granularity)
+    # One stage a node is what people try first; equal replicas may leave fewer.
     while space.constraints.equal_replicas and cluster.devices % default:
         default -= 1
     number, numbers = default, tuple(sorted({1, default}))
