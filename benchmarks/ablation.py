@@ -4,6 +4,9 @@ For each model on each cluster the best strategy of all, and how much longer the
 the best of all does without it anyway, it buys nothing. The first rows are sizes of Mist's models (EuroSys 2025) on its
 kinds of devices, L4 on PCIe and A100 with 40 GB, with 16 samples a device as its artefact has for the first one.
 
+The last table is of clusters of two kinds of nodes: how much longer the step of a strategy is that was searched as if
+all of them had the slowest links, and which is priced on those that they have.
+
 Searches have equal counted seconds, and those without something begin beside the best strategy: ratios say what was
 found, not what is proven. What any of them comes to counts for all parts of the space that it is in.
 """
@@ -70,6 +73,13 @@ CASES: Sequence[tuple[Case, str]] = (
     *((MEASURED[name], "megatron") for name in ("mixtral-8x7b", "deepseek-v3")),
 )
 """Case, and the framework whose strategies are meant; empty: all."""
+
+
+ON_MIXED: Sequence[Case] = tuple(
+    (model, "a100", cluster, 256, 1024)
+    for cluster in ("p4d-p3dn", "p3-g4dn", "16xh100+16xa100")
+    for model in ("gpt2_xl", "gpt3-1.3b", "gpt3-2.7b", "llama2-7b", "falcon3-7b", "llama3-8b")
+)
 
 
 class Space(NamedTuple):
@@ -142,6 +152,24 @@ def longer(problem: StrategyProblem, budget_s: float) -> tuple[Estimate, dict[st
     return least, shares
 
 
+def on_mixed(case: Case, budget_s: float) -> tuple[str, ...]:
+    """What searches with the links that there are, and with the slowest of them everywhere, come to."""
+    problem, planner = problem_of(case, None), StrategiesPlanner(StrategiesConfig(budget_s=budget_s))
+    cluster = problem.cluster
+    slow = {group: replace(group, intra=cluster.intra, inter=cluster.inter) for group in cluster.groups}
+    alike = planner.solve(replace(problem, cluster=Cluster.of_groups([*slow.values()], cluster.name)))
+    assert alike.plan is not None
+    order = sorted(cluster.groups, key=lambda group: alike.problem.cluster.groups.index(slow[group]))
+    of_order = replace(problem, cluster=Cluster.of_groups(order, cluster.name))
+    same = of_order.costs.pricing.estimate(alike.plan)
+    best = planner.solve(replace(of_order, start=(alike.plan,))).cost
+    assert best is not None
+    least = min(best, same, key=lambda cost: cost.step_s)
+    longer = percent(same.step_s / least.step_s - 1.0)
+    words = strategy_in_words(same), strategy_in_words(least)
+    return case[0], cluster.name, f"{same.step_s:.4g} s", f"{least.step_s:.4g} s", longer, *words
+
+
 def means(shares: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, ...]]:
     """Of each dimension: where it buys anything, and how much in the geometric mean."""
     for name in LESS:
@@ -172,6 +200,9 @@ def main() -> None:
     print_rows(("model", "on", "samples", "tokens", "step", "best strategy", "longer without"), rows())
     print()
     print_rows(("without", "longer in", "nothing fits in", "mean of the others", "at most"), means(shares))
+    print()
+    headings = "model", "on", "slowest links everywhere", "those that there are", "longer", "strategy", "and with them"
+    print_rows(headings, (on_mixed(case, budget_s) for case in ON_MIXED))
 
 
 if __name__ == "__main__":

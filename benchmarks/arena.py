@@ -36,7 +36,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from common import print_rows, require_commit, tracked
-from sailor_clock import Clock, ClockedPlan, Replicas, shortest
+from sailor_clock import Clock, ClockedPlan, End, Replicas, shortest
 
 from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.strategy import Strategy, TransformerShape
@@ -207,13 +207,14 @@ class Sailor:
         """The numbers that their simulator computes with, for devices of the traces."""
         profiles, sizes = self.read("simulations/profiles_tmp.json"), self.read("llm_info.json")
         samples = self.read(f"simulations/configs/{MODELS[model]}")["global_batch_size"]
-        links = {a: {b: self.link(a, b)[0] for b in MEMORY_GIB} for a in MEMORY_GIB}
+        ends = [*product(MEMORY_GIB, (1, 2, 4))]
+        links = {(a, b): self.link(a, b)[0] for a, b in product(ends, repeat=2)}
         return Clock(profiles[model], sizes[model], links, MEMORY_GIB, samples)
 
-    def link(self, sender: str, receiver: str) -> tuple[list[float], float]:
-        """Between devices of these kinds: coefficients of the bandwidth over the size, and the most in bytes/s."""
+    def link(self, sender: End, receiver: End) -> tuple[list[float], float]:
+        """Between so many devices of a kind: coefficients of the bandwidth over the size, and the most in bytes/s."""
         links = json.loads((self.planner.parent / "providers/multizone_bandwidths_het.json").read_text())
-        coefficients, most = links[ZONE][sender]["1"][ZONE][receiver]["1"]
+        coefficients, most = links[ZONE][sender[0]][str(sender[1])][ZONE][receiver[0]][str(receiver[1])]
         return coefficients, most
 
     def judged(self, model: str, plans: Sequence[ClockedPlan]) -> list[tuple[bool, float]]:
@@ -252,7 +253,7 @@ def own_clock(sailor: Sailor, model: str, devices: Mapping[str, int]) -> list[Cl
         (Path(folder) / "config.json").write_text(json.dumps(config))
         work = read_model_work(f"{folder}/config.json", sequence=sizes["sequence_length"], dtype="float32")
     groups = [
-        NodeGroup(n // 4, 4, 300e9, 4 * sailor.link(kind, kind)[1], MEMORY_GIB[kind] * 2.0**30, KINDS[kind])
+        NodeGroup(n // 4, 4, 300e9, 4 * sailor.link((kind, 1), (kind, 1))[1], MEMORY_GIB[kind] * 2.0**30, KINDS[kind])
         for kind, n in devices.items()
     ]
     cluster, times = Cluster.of_groups(groups), sailor.read("simulations/profiles_tmp.json")[model]

@@ -92,13 +92,18 @@ class ClockedPlan:
         return {"mbs": self.micro_batch, "pipelines": [{**pipeline, "tmp_stages": pipeline["tmp_per_stage"]}]}
 
 
+End = tuple[str, int]
+"""A kind of device and its tensor parallelism."""
+
+
 class Clock:
     """Numbers of Sailor's simulator for one model.
 
     Args:
         profiles: [kind][micro-batch][tp][layer] → seconds forward, backward, and of the update.
         sizes: [tp][layer] → floats of parameters and activations.
-        links: [kind][kind] → coefficients of the bandwidth in GB/s over log2 of a message in MB.
+        links: (sender, receiver), each a kind and its tensor parallelism → coefficients of the bandwidth in GB/s over
+            log2 of a message in MB; gradients go as with one device.
         memory: of a device of each kind, GiB.
         samples: of a step.
     """
@@ -107,7 +112,7 @@ class Clock:
         self,
         profiles: Mapping[str, Any],
         sizes: Mapping[str, Any],
-        links: Mapping[str, Mapping[str, Sequence[float]]],
+        links: Mapping[tuple[End, End], Sequence[float]],
         memory: Mapping[str, float],
         samples: int,
     ) -> None:
@@ -128,20 +133,20 @@ class Clock:
         """[L, 3] seconds of layers: forward, backward, update."""
         return np.array(list(self.profiles[kind][str(micro_batch)][str(tp)].values()))
 
-    def send_s(self, floats: FloatArray, kinds: frozenset[str]) -> FloatArray:
-        """[…] seconds of messages between the slowest of these kinds."""
+    def send_s(self, floats: FloatArray, ends: frozenset[End]) -> FloatArray:
+        """[…] seconds of messages between the slowest of these ends."""
         sent = np.asarray(floats) * FLOAT
-        rates = [np.polyval(self.links[a][b], np.log2(sent / 1e6)) for a, b in product(kinds, repeat=2)]
+        rates = [np.polyval(self.links[a, b], np.log2(sent / 1e6)) for a, b in product(ends, repeat=2)]
         return np.asarray(sent / 1e9 / np.min(rates, axis=0))
 
-    def sync_s(self, stage_bytes: FloatArray, replicas: int, kinds: frozenset[str]) -> FloatArray:
+    def sync_s(self, stage_bytes: FloatArray, replicas: int, ends: frozenset[End]) -> FloatArray:
         """[…] seconds of the all-reduce of gradients."""
         if replicas < 2:
             return np.zeros_like(stage_bytes)
         buckets, rest = np.divmod(stage_bytes, BUCKET_BYTES)
         pieces = np.maximum(rest, 1.0) / FLOAT / replicas
-        full_s = self.send_s(np.array(BUCKET_BYTES / FLOAT / replicas), kinds)
-        rest_s = np.where(rest > 0, self.send_s(pieces, kinds), 0.0)
+        full_s = self.send_s(np.array(BUCKET_BYTES / FLOAT / replicas), ends)
+        rest_s = np.where(rest > 0, self.send_s(pieces, ends), 0.0)
         return np.asarray(2.0 * (replicas - 1) * (buckets * full_s + rest_s))
 
 
@@ -154,15 +159,15 @@ def between(values: FloatArray) -> FloatArray:
 class Stages:
     """What stages of one team may cost: [L+1, L+1] by their first layer and the first layer behind them."""
 
-    def __init__(self, clock: Clock, team: Team, micro_batch: int, kinds: frozenset[str]) -> None:
+    def __init__(self, clock: Clock, team: Team, micro_batch: int, ends: frozenset[End]) -> None:
         members = [(clock.times(kind, micro_batch, tp), kind, tp) for kind, tp, _ in team]
         self.compute_s = np.max([between(times[:, 0] + times[:, 1]) for times, *_ in members], axis=0)
         self.update_s = max(float(times[:, 2].max()) for times, *_ in members)
         self.replicas = sum(replicas.copies for replicas in team)
         fewest = min(replicas.tp for replicas in team)
         weights = between(clock.size(1, "params_floats")) * FLOAT / fewest
-        self.sync_s = clock.sync_s(weights, self.replicas, frozenset(kind for kind, *_ in team))
-        self.send_s = clock.send_s(clock.size(1, "act_output_floats") * micro_batch, kinds)
+        self.sync_s = clock.sync_s(weights, self.replicas, frozenset((kind, 1) for kind, *_ in team))
+        self.send_s = clock.send_s(clock.size(1, "act_output_floats") * micro_batch, ends)
         self.state, self.activations, self.limits = zip(
             *(self._memory(clock, *m, micro_batch) for m in members), strict=True
         )
@@ -204,8 +209,8 @@ class Search:
 
     def __init__(self, clock: Clock, micro_batch: int, segments: Sequence[Segment]) -> None:
         self.clock, self.micro_batch, self.segments = clock, micro_batch, segments
-        kinds = frozenset(replicas.kind for segment in segments for replicas in segment.team)
-        self.stages = [Stages(clock, segment.team, micro_batch, kinds) for segment in segments]
+        ends = frozenset(replicas[:2] for segment in segments for replicas in segment.team)
+        self.stages = [Stages(clock, segment.team, micro_batch, ends) for segment in segments]
         self.micro_batches = math.ceil(clock.samples / (micro_batch * self.stages[0].replicas))
         self.update_s = max(stages.update_s for stages in self.stages)
 

@@ -200,7 +200,8 @@ EARLY = StrategiesConfig(gap=0.2, exhaustive=0, nodes=0)
 def assert_least(problem: StrategyProblem, least_s: float, about: str) -> None:
     """Fail where a search to the end finds or proves another step than the least of all strategies, or where the bound
     of a short search is above it."""
-    result, early = (StrategiesPlanner(config).solve(problem) for config in (TO_THE_END, EARLY))
+    patient = replace(TO_THE_END, patience=1000)  # where no kind of devices is always slowest bounds rise late
+    result, early = (StrategiesPlanner(config).solve(problem) for config in (patient, EARLY))
     assert result.plan is not None, about
     assert problem.fits(result.cost), about
     assert abs(result.cost.step_s / least_s - 1.0) <= 1e-6, about

@@ -1,7 +1,7 @@
 """Small random problems that together leave every field of a strategy open, and all strategies of them.
 
 models     a GPT; one of two kinds of blocks, as encoder and decoder; a mixture of experts
-clusters   of one kind of nodes; of two kinds, with other speeds and memory, in both orders
+clusters   of one kind of nodes; of two kinds, with other links, speeds and memory, in one zone or two, in both orders
 fields     fixed at random until there are few enough strategies to price all of them
 memory     from just enough for the emptiest of a few strategies to enough for all, some of it reserved
 """
@@ -18,7 +18,7 @@ import numpy as np
 from gpt_work import amounts, gpt_work
 from strategy_problems import DEVICE, divisors, drawn_runtime, strategies
 
-from automap_models.core.cluster import Cluster, NodeGroup
+from automap_models.core.cluster import Cluster, NodeGroup, ZoneLink
 from automap_models.core.estimate import Estimate
 from automap_models.core.model_work import Amounts, Mark, ModelWork
 from automap_models.core.schedules import SCHEDULES
@@ -76,15 +76,18 @@ def model_work(kind: str, layers: int, hidden: int, sequence: int) -> ModelWork:
 
 def _cluster(draw: np.random.Generator) -> Cluster:
     """One to four devices of a kind, or two to four of two kinds."""
-    links = [float(of) for of in draw.choice([1e9, 1e10, 1e11], 2)]
+    links = draw.choice([1e9, 1e10, 1e11], 2).tolist()
     if draw.uniform() < 0.3:
         per_node, nodes = int(draw.choice([1, 2])), int(draw.choice([1, 1, 2]))
         speeds = draw.choice([0.4, 0.7, 1.0], 2, replace=False)
         counts = (nodes, 1) if per_node == 1 else (1, 1)
-        groups = [
-            NodeGroup(count, per_node, *links, 1.0e12, speed=float(speed))
-            for count, speed in zip(counts, speeds, strict=True)
-        ]
+        other = draw.spawn(1)[0]  # what is drawn after the links is the same whatever these are
+        of_kinds = zip(counts, other.choice([1e9, 1e10, 1e11], (2, 2)).tolist(), speeds.tolist(), strict=True)
+        groups = [NodeGroup(count, per_node, *of_kind, 1.0e12, speed=speed) for count, of_kind, speed in of_kinds]
+        if other.uniform() < 0.5:
+            between = ZoneLink(("near", "far"), float(other.choice([1e8, 1e9])), float(other.choice([0.0, 1e-4])))
+            groups = [replace(group, zone=zone) for group, zone in zip(groups, between.zones, strict=True)]
+            return Cluster.of_groups(groups, "two zones", zone_links=[between])
         return Cluster.of_groups(groups, "two kinds")
     devices = int(draw.choice([1, 2, 2, 3, 4, 4, 4]))
     per_node = int(draw.choice(divisors(devices)))
@@ -97,7 +100,7 @@ def _with_memory(cluster: Cluster, room: float, share: float) -> Cluster:
         return replace(cluster, memory=room)
     shares = (1.0, share)
     groups = [replace(group, memory=room * of) for group, of in zip(cluster.groups, shares, strict=True)]
-    return Cluster.of_groups(groups, cluster.name)
+    return Cluster.of_groups(groups, cluster.name, zone_links=cluster.zone_links)
 
 
 def _drawn(draw: np.random.Generator, groups: int) -> StrategyProblem | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from itertools import combinations
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from automap_models.core.profile import LARGEST_BYTES, FloatArray
 from automap_models.errors import BadInput
 
 _SHORT = reprlib.Repr()
+_LEAST = 1e-6
+"""Bytes, or bytes per second: far below every machine's, and no quotient of it overflows."""
 
 RESERVE = 0.08
 """Share of a device's memory that commands leave free unless they are told otherwise: what an estimate falls short by,
@@ -55,6 +58,48 @@ def memory_verdict(used_bytes: float, memory_bytes: float, groups_bytes: float =
     return "fits" if upper_bytes(used_bytes + groups_bytes) <= memory_bytes else "at risk"
 
 
+class Links(NamedTuple):
+    """What groups of devices communicate over.
+
+    Attributes:
+        intra: bandwidth inside a node, bytes/s per device.
+        inter: bandwidth between nodes, bytes/s per node.
+        latency_s: of what goes from zone to zone, until it was in all of them.
+    """
+
+    intra: float
+    inter: float
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ZoneLink:
+    """What nodes in two zones communicate over.
+
+    Attributes:
+        zones: both names.
+        inter: bandwidth, bytes/s of a node.
+        latency_s: of a message, one way.
+
+    Raises:
+        BadInput: one zone, or a number that is none or out of range.
+    """
+
+    zones: tuple[str, str]
+    inter: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        where = f"link between {' and '.join(self.zones)}"
+        if len(set(self.zones)) != 2 or not all(self.zones):
+            raise BadInput(f"zones are {', '.join(self.zones) or 'none'}", where=where, do="name two zones")
+        if not (_is_number(self.inter) and _LEAST <= self.inter <= LARGEST_BYTES):
+            do = f"give a positive number of bytes per second, {_LEAST:g} to {LARGEST_BYTES:g}"
+            raise BadInput(f"inter is {_SHORT.repr(self.inter)}", where=where, do=do)
+        if not (_is_number(self.latency_s) and 0 <= self.latency_s <= 60):
+            raise BadInput(f"latency_s is {_SHORT.repr(self.latency_s)}", where=where, do="give 0 to 60 seconds")
+
+
 @dataclass(frozen=True)
 class NodeGroup:
     """Equal nodes of a mixed cluster.
@@ -65,6 +110,7 @@ class NodeGroup:
         speed: of a device, relative to the one whose times the profile has: 2 takes half the time. None is that of the
             kind by `rates`, or 1 where there are none.
         rates: element types with the FLOP/s that the kind attains in matrix products of them (`Device.matrix_rates`).
+        zone: where they are; `inter` is between nodes of one zone.
 
     Raises:
         BadInput: a number that is not positive or cannot be meant.
@@ -78,6 +124,7 @@ class NodeGroup:
     device: str = ""
     speed: float | None = None
     rates: tuple[tuple[str, float], ...] = ()
+    zone: str = ""
 
     def __post_init__(self) -> None:
         _check_numbers(self, "group of nodes")
@@ -112,10 +159,12 @@ class Cluster:
         links: [G][G] how many links lead from each device of a node to each other one, where not all devices reach one
             another alike; `intra` is then of all links of a device. Empty is a switch, and so it is of mixed clusters.
         gpu_hour: what a device costs an hour, in any currency; None where nobody says.
+        zone_links: between all zones that groups are in.
 
     Raises:
         BadInput: a size or a speed that is not positive or cannot be meant (core.profile), more than MAX_DEVICES
-            devices, fields that are not those of the groups, or links that are not between the devices of a node.
+            devices, fields that are not those of the groups, links that are not between the devices of a node, or zones
+            without a link, with several, or with one to where no group is.
     """
 
     nodes: int
@@ -128,6 +177,7 @@ class Cluster:
     device: str = ""
     links: tuple[tuple[int, ...], ...] = ()
     gpu_hour: float | None = None
+    zone_links: tuple[ZoneLink, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name}"
@@ -146,6 +196,22 @@ class Cluster:
             raise BadInput("has numbers that its groups have not", where=where, do="make it with Cluster.of_groups")
         if self.links:
             self._check_links(where)
+        self._check_zones(where)
+
+    def _check_zones(self, where: str) -> None:
+        zones = dict.fromkeys(group.zone for group in self.groups)
+        if "" in zones and (len(zones) > 1 or self.zone_links):
+            do = "give all groups of nodes a `zone`, or none"
+            raise BadInput("a group of nodes says no zone beside zones or their links", where=where, do=do)
+        pairs = [frozenset(link.zones) for link in self.zone_links]
+        for a, b in (link.zones for link in self.zone_links if not zones.keys() >= {*link.zones}):
+            lacking = a if a not in zones else b
+            raise BadInput(f"no group of nodes is in zone {lacking}", where=where, do="leave its links out")
+        for a, b in combinations(zones, 2):
+            if pairs.count(frozenset((a, b))) != 1:
+                many = "no link" if frozenset((a, b)) not in pairs else "more than one link"
+                do = f"give `zone_links` one of [{a}, {b}]"
+                raise BadInput(f"there is {many} between zone {a} and zone {b}", where=where, do=do)
 
     def _check_links(self, where: str) -> None:
         wrong = ""
@@ -168,7 +234,13 @@ class Cluster:
             raise BadInput(f"links are {wrong}", where=where, do=do)
 
     @classmethod
-    def of_groups(cls, groups: Sequence[NodeGroup], name: str = "cluster", gpu_hour: float | None = None) -> Cluster:
+    def of_groups(
+        cls,
+        groups: Sequence[NodeGroup],
+        name: str = "cluster",
+        gpu_hour: float | None = None,
+        zone_links: Sequence[ZoneLink] = (),
+    ) -> Cluster:
         """The mixed cluster of these groups.
 
         Raises:
@@ -176,7 +248,8 @@ class Cluster:
         """
         if not groups:
             raise BadInput("has no group of nodes", where=f"cluster {name}", do="give at least one")
-        return cls(**_least(groups), name=name, groups=tuple(groups), gpu_hour=gpu_hour)
+        links = tuple(zone_links)
+        return cls(**_least(groups), name=name, groups=tuple(groups), gpu_hour=gpu_hour, zone_links=links)
 
     @property
     def devices(self) -> int:
@@ -190,6 +263,19 @@ class Cluster:
         """Groups of equal nodes; a uniform cluster is one."""
         alone = NodeGroup(self.nodes, self.devices_per_node, self.intra, self.inter, self.memory, self.device, 1.0)
         return self.groups or (alone,)
+
+    def slowest_links(self, met: Iterable[tuple[int, ...]]) -> Links:
+        """The slowest links that there are inside and between the groups of nodes of any of these sets."""
+        slowest = []
+        for groups in met:
+            parts = [self.node_groups[group] for group in groups]
+            zones = {part.zone for part in parts}
+            between = [link for link in self.zone_links if zones.issuperset(link.zones)]
+            latency_s = (len(zones) - 1) * max((link.latency_s for link in between), default=0.0)
+            inter = min(part.inter for part in (*parts, *between))
+            slowest.append((min(part.intra for part in parts), inter, latency_s))
+        intra, inters, latencies_s = zip(*slowest, strict=True)
+        return Links(min(intra), min(inters), max(latencies_s))
 
     @property
     def kind(self) -> str:
@@ -210,6 +296,20 @@ class Cluster:
     def is_uniform(self) -> bool:
         """Whether all nodes are alike and all devices as fast as the one whose times the profile has."""
         return not self.groups or (not self.group_of.any() and self.slowdown is None)
+
+    def require_one_zone(self, who: str) -> None:
+        """Refuse a cluster of several zones.
+
+        Args:
+            who: knows no links between them.
+
+        Raises:
+            BadInput: it is one.
+        """
+        if self.zone_links:
+            what = f"has several zones, and {who} knows no links between them"
+            do = "plan a strategy for a transformer, or take the groups of nodes of one zone"
+            raise BadInput(what, where=f"cluster {self.name}", do=do)
 
     def require_uniform(self, who: str, do: str = "plan with `planner='auto'` or `planner='exact'`") -> None:
         """Refuse a mixed cluster.
@@ -246,6 +346,11 @@ class Cluster:
         kinds = list(dict.fromkeys(replace(group, nodes=1) for group in self.node_groups))
         of_group = [kinds.index(replace(group, nodes=1)) for group in self.node_groups]
         return np.repeat(of_group, [group.nodes * group.devices_per_node for group in self.node_groups])
+
+    @property
+    def group_bounds(self) -> tuple[int, ...]:
+        """The first device after each group of nodes."""
+        return tuple(np.cumsum([group.nodes * group.devices_per_node for group in self.node_groups]).tolist())
 
     @cached_property
     def node_intra(self) -> FloatArray:
@@ -366,13 +471,12 @@ def _check_numbers(record: Cluster | NodeGroup, where: str) -> None:
         value = getattr(record, key)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise BadInput(f"{key} is {_SHORT.repr(value)}", where=where, do="give a whole number ≥ 1")
-    least = 1e-6  # far below every machine's, and no quotient of it overflows
     for key in ("intra", "inter", "memory"):
         value = getattr(record, key)
-        if not _is_number(value) or not least <= value <= LARGEST_BYTES:
+        if not _is_number(value) or not _LEAST <= value <= LARGEST_BYTES:
             raise BadInput(
                 f"{key} is {_SHORT.repr(value)}",
                 where=where,
                 do=f"give a positive number of bytes{'' if key == 'memory' else ' per second'}, "
-                f"{least:g} to {LARGEST_BYTES:g}",
+                f"{_LEAST:g} to {LARGEST_BYTES:g}",
             )

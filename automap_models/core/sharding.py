@@ -160,6 +160,7 @@ class ShardingProblem:
     launch_s: float = 0.0
 
     def __post_init__(self) -> None:
+        self.cluster.require_one_zone("a mesh of devices")
         check_mesh(self.mesh, self.cluster)
         for along in self.along:
             along.check(self.model, self.rules)

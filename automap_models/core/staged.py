@@ -89,6 +89,7 @@ class StagedProblem:
     device: Device | None = None
 
     def __post_init__(self) -> None:
+        self.cluster.require_one_zone("a plan of stages")
         if self.state_factor is None:
             object.__setattr__(self, "state_factor", default_state_factor(self.profile))
         speed = clock_factor(self.profile, self.cluster)

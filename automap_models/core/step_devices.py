@@ -113,6 +113,7 @@ class StepDevices:
         if cluster.devices > MOST:
             raise BadInput(f"{cluster.devices} devices", where=f"cluster {cluster.name}", do=f"give at most {MOST}")
         node, within = cluster.node_of, _rates_within(cluster)
+        groups = np.searchsorted(cluster.group_bounds, np.arange(cluster.devices), side="right").tolist()
         kinds, slowdown = [], []
         for group in cluster.node_groups:
             named = group.speed is None and bool(group.device)
@@ -133,9 +134,10 @@ class StepDevices:
                     continue  # which is refused, see above
                 if key not in keys:
                     keys[key] = len(keys)
-                    inter = min(cluster.node_inter[node[a]], cluster.node_inter[node[b]])
-                    rate.append(min(float(cluster.node_intra[node[a]]), float(linked)) if inside else float(inter))
-                    latency.append(5e-6 if inside else 20e-6)  # a launch of a copy; a message with copies at both ends
+                    links = cluster.slowest_links([(groups[a], groups[b])])
+                    rate.append(min(links.intra, float(linked)) if inside else links.inter)
+                    # a launch of a copy; a message with copies at both ends
+                    latency.append(5e-6 if inside else 20e-6 + links.latency_s)
                 channel[a, b] = keys[key]
         return cls(
             names=tuple(str(i) for i in range(cluster.devices)),

@@ -28,7 +28,7 @@ from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import NARROW, Strategy
 from automap_models.cost.layer_times import ITEM_BYTES, PREFETCHED, Shares, StepClock
 from automap_models.cost.overlap import exposed_s
-from automap_models.cost.process_groups import ProcessGroups, process_groups
+from automap_models.cost.process_groups import ProcessGroups, Site, process_groups
 from automap_models.cost.recompute import Kinds, kinds_of, run_again
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 
@@ -118,14 +118,14 @@ class LayerCosting:
         """Have kernels timed with micro-batches of all these sizes as soon as they are with one of them."""
         self._expected = tuple(sorted(set(micro_batches)))
 
-    def groups(self, strategy: Strategy) -> ProcessGroups:
-        """The groups of a strategy's devices."""
+    def groups(self, strategy: Strategy, site: Site | None = None) -> ProcessGroups:
+        """The groups of a strategy's devices; `site` says of which ones."""
         s = strategy
         expert_shares = self.runtime.expert_shares(s)
         copies = s.dp, s.dp_replicate, s.pp, s.vp, SCHEDULES[s.schedule].placement
-        key = (s.tp, s.cp, s.ep, s.expert_tensor, *copies, expert_shares)
+        key = (s.tp, s.cp, s.ep, s.expert_tensor, *copies, expert_shares, site)
         if key not in self._groups:
-            self._groups[key] = process_groups(strategy, self.cluster, self.constants, expert_shares)
+            self._groups[key] = process_groups(strategy, self.cluster, self.constants, expert_shares, site)
         return self._groups[key]
 
     def costs(self, strategy: Strategy, groups: ProcessGroups) -> LayerCosts:

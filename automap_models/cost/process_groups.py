@@ -24,20 +24,30 @@ are put together into one are never slower.
 In a node whose devices have links of their own to one another (`Cluster.links`) a group has those between its members:
 rings enter and leave each member over them, so w is that of the member that has fewest. In the hybrid cube mesh of 8
 V100, where a device has 6 links, two neighbours have 1 or 2, the devices 0 to 3 have 4, and 0, 2, 4, 6 have 2.
+
+In a mixed cluster w and x are of the slowest nodes that the groups of a device have members in. So devices of one kind
+have other groups than those of another kind, and on ranks of the pipeline of one kind other ones than beside others:
+
+    nodes      fast    fast    slow    slow         pp 2: groups of the fast devices lie in fast nodes, those of the
+    ranks      └─ 0 ─────┘     └─ 1 ─────┘          slow in slow ones, and messages between them take the slow links
+
+Where the nodes of a group lie in several zones, x is at most that of the zones' link (`Cluster.zone_links`), and what
+goes once through all members takes the link's latency for each further zone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.cluster import Cluster, IntArray
 from automap_models.core.device import StepConstants
 from automap_models.core.schedules import SCHEDULES, ranks_of_stages
 from automap_models.core.strategy import Strategy
@@ -47,6 +57,8 @@ Sizes = tuple[int, int, int, int, int]
 """Of the axes of a mesh of devices."""
 Axes = tuple[tuple[int, ...], ...]
 """Of the groups of devices in a mesh, for each kind of groups."""
+Met = tuple[tuple[int, ...], ...]
+"""Groups of nodes that groups of devices have members in, each such set once."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,7 @@ class ProcessGroup:
         nodes: that a group lies in, N.
         sharing: groups that leave a node at once, k; 0 where none does.
         intra, inter: bytes/s that collectives reach, of a device inside a node and of a node.
+        zones_s: what going once from zone to zone takes; 0 where a group lies in one.
     """
 
     size: int
@@ -67,6 +80,7 @@ class ProcessGroup:
     sharing: int
     intra: float
     inter: float
+    zones_s: float = 0.0
 
     @property
     def _s_per_byte(self) -> float:
@@ -78,7 +92,7 @@ class ProcessGroup:
         """Of what goes once round a ring: a hop between nodes for each of them, the others inside."""
         if self.nodes == 1:
             return (self.size - 1) * LATENCY_S
-        return (self.size - self.nodes) * LATENCY_S + (self.nodes - 1) * ACROSS_S
+        return (self.size - self.nodes) * LATENCY_S + (self.nodes - 1) * ACROSS_S + self.zones_s
 
     def all_reduce_s(self, sent_bytes: float) -> float:
         """Seconds of summing so many bytes over the group."""
@@ -89,11 +103,11 @@ class ProcessGroup:
         if nodes == 1 and n <= RING_DEVICES:
             return ring
         steps = math.ceil(math.log2(n)) if nodes == 1 else g - 1 + math.ceil(math.log2(nodes))
-        tree = 2 * steps * (LATENCY_S if nodes == 1 else ACROSS_S) + 2 * sent_bytes * self._s_per_byte
+        tree = 2 * (steps * (LATENCY_S if nodes == 1 else ACROSS_S) + self.zones_s) + 2 * sent_bytes * self._s_per_byte
         if nodes == 1:
             return min(ring, tree)
         across_s_per_byte = 2 * (nodes - 1) / nodes * self.sharing / self.inter
-        hierarchical = 2 * ((g - 1) * LATENCY_S + (nodes - 1) * ACROSS_S)
+        hierarchical = 2 * ((g - 1) * LATENCY_S + (nodes - 1) * ACROSS_S + self.zones_s)
         hierarchical += sent_bytes * (2 * (g - 1) / g / self.intra + across_s_per_byte)
         inside = 0.0
         if n <= RING_DEVICES:
@@ -112,7 +126,7 @@ class ProcessGroup:
             return 0.0
         within = (self.inside - 1) / self.size / self.intra
         across = (self.size - self.inside) / self.size * self.inside * self.sharing / self.inter
-        return (self.size - 1) * LATENCY_S + sent_bytes * max(within, across)
+        return (self.size - 1) * LATENCY_S + self.zones_s + sent_bytes * max(within, across)
 
     def dispatch_s(self, sent_bytes: float, copies: float) -> float:
         """Seconds in which each member sends so many bytes of tokens, once to each node that has experts of a token,
@@ -129,16 +143,39 @@ class ProcessGroup:
         )
         within = devices / copies * sent_bytes / self.intra
         across = nodes / copies * sent_bytes * self.inside * self.sharing / self.inter
-        return (self.inside + self.nodes) * LATENCY_S + max(within, across)
+        return (self.inside + self.nodes) * LATENCY_S + self.zones_s + max(within, across)
 
     def passed_on_s(self, own_bytes: float) -> float:
         """Seconds in which what each member has comes round to all others, from neighbour to neighbour."""
         return self.gather_s(self.size * own_bytes)
 
 
+class Message(NamedTuple):
+    """What all devices of a rank of the pipeline send to those of another one at once.
+
+    Attributes:
+        crossing: devices of a node that send to another node; 0 where the ends are in the same nodes, -1 where they are
+            the same devices.
+        intra, inter, zones_s: as of a ProcessGroup.
+    """
+
+    crossing: int
+    intra: float
+    inter: float
+    zones_s: float
+
+    def sent_s(self, sent_bytes: float) -> float:
+        """Seconds in which every device sends so many bytes."""
+        if self.crossing < 0 or not sent_bytes:
+            return 0.0
+        if not self.crossing:
+            return LATENCY_S + sent_bytes / self.intra
+        return LATENCY_S + self.zones_s + sent_bytes * self.crossing / self.inter
+
+
 @dataclass(frozen=True)
 class ProcessGroups:
-    """All groups of a strategy.
+    """All groups of a strategy that devices of one kind are in.
 
     Attributes:
         tensor, context, experts: of tp, cp and ep.
@@ -146,10 +183,8 @@ class ProcessGroups:
             `dp_replicate` makes of them.
         expert_data: that hold the same experts, likewise.
         replicas: that hold the same part of what such a group divides.
-        crossing: [pp·vp-1] devices of a node that send to another node at once between two virtual stages; 0 where the
-            ends are in the same nodes, -1 where they are the same devices.
-        ends_crossing: the same between the first and the last rank of the pipeline.
-        intra, inter: as of a ProcessGroup; of messages between ranks of the pipeline.
+        messages: [pp·vp-1] between two virtual stages.
+        ends: between the first and the last rank of the pipeline, where each device has its partner's weights.
     """
 
     tensor: ProcessGroup
@@ -158,10 +193,8 @@ class ProcessGroups:
     data: ProcessGroup
     expert_data: ProcessGroup
     replicas: ProcessGroup
-    crossing: tuple[int, ...]
-    ends_crossing: int
-    intra: float
-    inter: float
+    messages: tuple[Message, ...]
+    ends: Message
 
     def gather_s(self, others_bytes: float, experts_bytes: float, pieces: float = 1) -> float:
         """Seconds of gathering, or of reducing and scattering, weights or gradients without experts', and theirs."""
@@ -172,18 +205,27 @@ class ProcessGroups:
         parts = others_bytes / self.data.size, experts_bytes / self.expert_data.size
         return sum(map(self.replicas.all_reduce_s, parts))
 
-    def ends_sum_s(self, summed_bytes: float) -> float:
-        """Seconds in which each device of the first rank and its partner of the last rank sum so many bytes."""
-        return self._sent_s(self.ends_crossing, summed_bytes)
 
-    def transfer_s(self, boundary: int, sent_bytes: float) -> float:
-        """Seconds in which every device sends so many bytes from a virtual stage to the next one."""
-        return self._sent_s(self.crossing[boundary], sent_bytes)
+class Site(NamedTuple):
+    """The devices that a rank of the pipeline has of one kind.
 
-    def _sent_s(self, crossing: int, sent_bytes: float) -> float:
-        if crossing < 0 or not sent_bytes:
-            return 0.0
-        return LATENCY_S + (sent_bytes * crossing / self.inter if crossing else sent_bytes / self.intra)
+    Attributes:
+        group: of nodes, that they are in.
+        ranks: of the pipeline, that have devices of the same groups of nodes as this one.
+    """
+
+    group: int
+    ranks: tuple[int, ...]
+
+
+def sites_of(strategy: Strategy, cluster: Cluster) -> list[list[Site]]:
+    """[pp] of each rank, one for each group of nodes that it has devices of."""
+    if not cluster.groups:
+        return [[Site(0, tuple(range(strategy.pp)))]] * strategy.pp
+    of_ranks = np.searchsorted(cluster.group_bounds, np.arange(cluster.devices), side="right").reshape(strategy.pp, -1)
+    groups = [tuple(np.unique(row).tolist()) for row in of_ranks]
+    alike = {key: tuple(rank for rank, other in enumerate(groups) if other == key) for key in groups}
+    return [[Site(group, alike[key]) for group in key] for key in groups]
 
 
 def process_groups(
@@ -191,6 +233,7 @@ def process_groups(
     cluster: Cluster,
     constants: StepConstants,
     expert_shares: tuple[float, float] | None = None,
+    site: Site | None = None,
 ) -> ProcessGroups:
     """The groups of a strategy on a cluster whose collectives reach these shares of its links.
 
@@ -198,31 +241,38 @@ def process_groups(
         strategy, cluster: as above.
         constants: with the shares.
         expert_shares: those of the groups of experts, inside a node and across; None: the others'.
+        site: whose groups they are; None: of all devices of a uniform cluster.
     """
     s = strategy
     copies = s.pp, s.dp_replicate
     dense_mesh = (*copies, s.dp // s.dp_replicate, s.cp, s.tp), _DENSE
     meshes = dense_mesh, ((*copies, s.expert_shards, s.ep, s.expert_tensor), _OF_EXPERTS)
     bounds = (cluster.devices_per_node,) if not cluster.groups else tuple(cluster.node_bounds[1:].tolist())
-    (dense, ranks), (of_experts, _) = (_spans(*mesh, bounds) for mesh in meshes)
-    intra, inter = cluster.intra * constants.intra_efficiency, cluster.inter * constants.inter_efficiency
-    lies = ranks_of_stages(strategy.stages, strategy.pp, SCHEDULES[strategy.schedule].placement)
-    crossing = tuple([-1 if a == b else ranks[(a, b) if a < b else (b, a)] for a, b in pairwise(lies)])
+    site, group_bounds = site or Site(0, tuple(range(s.pp))), cluster.group_bounds
+    spans = [span for mesh in meshes for span in _spans(*mesh, bounds, group_bounds, site)]
     shares: tuple[float, ...] = (1.0,) * 6
     of_messages = 1.0
     if cluster.links:
         (of_dense, of_messages), (beside, _) = (_link_shares(*mesh, cluster.links) for mesh in meshes)
         shares = (*of_dense, *beside)
-    tensor, context, data, replicas, experts, expert_data = (
-        ProcessGroup(size, inside, across, sharing, intra * share, inter)
-        for (size, inside, across, sharing), share in zip((*dense, *of_experts), shares, strict=True)
-    )
-    if expert_shares is not None:
-        of_links = cluster.intra * expert_shares[0] * shares[4], cluster.inter * expert_shares[1]
-        experts = replace(experts, intra=of_links[0], inter=of_links[1])
-    ends = ranks[0, strategy.pp - 1]
+    efficiencies = constants.intra_efficiency, constants.inter_efficiency
+
+    def group(span: Span, share: float, of_links: tuple[float, float]) -> ProcessGroup:
+        links = cluster.slowest_links(span.met)
+        lies = span.size, span.inside, span.nodes, span.sharing
+        return ProcessGroup(*lies, links.intra * of_links[0] * share, links.inter * of_links[1], links.latency_s)
+
+    def message(crossing: int, met: Met) -> Message:
+        intra, inter, latency_s = cluster.slowest_links(met)
+        return Message(crossing, intra * efficiencies[0] * of_messages, inter * efficiencies[1], latency_s)
+
+    of_kinds = (*(efficiencies,) * 4, expert_shares or efficiencies, efficiencies)
+    tensor, context, data, replicas, experts, expert_data = map(group, spans, shares, of_kinds)
+    between = {pair: message(*lies) for pair, lies in _pairs(s.pp, bounds, group_bounds).items()}
+    stages = ranks_of_stages(s.stages, s.pp, SCHEDULES[s.schedule].placement)
+    messages = tuple(between[min(pair), max(pair)] for pair in pairwise(stages))
     groups = tensor, context, experts, data, expert_data, replicas
-    return ProcessGroups(*groups, crossing, ends, intra * of_messages, inter)
+    return ProcessGroups(*groups, messages, between[0, s.pp - 1])
 
 
 _DENSE: Axes = ((4,), (3,), (2, 3), (1,))
@@ -262,36 +312,76 @@ def _link_shares(sizes: Sizes, kinds: Axes, links: tuple[tuple[int, ...], ...]) 
     return tuple(map(least, groups)), least(partners)
 
 
+class Span(NamedTuple):
+    """How groups of one kind lie.
+
+    Attributes:
+        size, inside, nodes, sharing: as of a ProcessGroup.
+        met: by what groups of nodes.
+    """
+
+    size: int
+    inside: int
+    nodes: int
+    sharing: int
+    met: Met
+
+
 @lru_cache(maxsize=8192)
-def _spans(
-    sizes: Sizes, kinds: Axes, bounds: tuple[int, ...]
-) -> tuple[list[tuple[int, int, int, int]], dict[tuple[int, int], int]]:
-    """Size, inside, nodes, sharing of the kinds of groups; and (rank, rank) → devices of a node that send across.
+def _spans(sizes: Sizes, kinds: Axes, bounds: tuple[int, ...], group_bounds: tuple[int, ...], site: Site) -> list[Span]:
+    """Of the kinds of groups those that devices of a site are in.
 
     Args:
         sizes, kinds: of the axes of a mesh, and axes of the groups in it.
-        bounds: the first device after each node; one number is that of the devices in every node.
+        bounds, group_bounds: see `_places`.
+        site: as above.
     """
-    devices = np.arange(math.prod(sizes))
+    nodes, groups = (mesh.reshape(sizes)[list(site.ranks)] for mesh in _places(math.prod(sizes), bounds, group_bounds))
+    return [_span(_last(nodes, axes), _last(groups, axes), math.prod(sizes[a] for a in axes), site) for axes in kinds]
+
+
+def _places(count: int, bounds: tuple[int, ...], group_bounds: tuple[int, ...]) -> tuple[IntArray, IntArray]:
+    """[D] the node of each device, and the group of nodes.
+
+    Args:
+        count: of devices.
+        bounds: the first device after each node; one number is that of the devices in every node.
+        group_bounds: the first device after each group of nodes.
+    """
+    devices = np.arange(count)
     nodes = devices // bounds[0] if len(bounds) == 1 else np.searchsorted(bounds, devices, side="right")
-    nodes = nodes.reshape(sizes)
-    spans = [_span(_last(nodes, axes), [sizes[axis] for axis in axes]) for axes in kinds]
-    ranks = nodes.reshape(sizes[0], -1)
-    pairs = [(rank, rank + 1) for rank in range(sizes[0] - 1)] + [(0, sizes[0] - 1)]
-    return spans, {pair: _crossing(ranks[pair[0]], ranks[pair[1]]) for pair in pairs}
+    return nodes, np.searchsorted(group_bounds, devices, side="right")
 
 
-def _last(mesh: NDArray[np.int64], axes: Sequence[int]) -> NDArray[np.int64]:
+def _last(mesh: IntArray, axes: Sequence[int]) -> IntArray:
     """The mesh with these axes behind the others."""
     return np.moveaxis(mesh, axes, range(mesh.ndim - len(axes), mesh.ndim))
 
 
-def _span(nodes: NDArray[np.int64], sizes: Sequence[int]) -> tuple[int, int, int, int]:
-    size = math.prod(sizes)
-    inside, across, sharing = group_spans(nodes.reshape(-1, size), int(nodes.max()) + 1)
-    return size, int(inside.max()), int(across.max()), sharing
+def _span(nodes: IntArray, groups: IntArray, size: int, site: Site) -> Span:
+    nodes, groups = nodes.reshape(-1, size), groups.reshape(-1, size)
+    of_site = (groups == site.group).any(axis=1)
+    inside, across, sharing = group_spans(nodes, int(nodes.max()) + 1)
+    most = int(across[of_site].max())
+    return Span(size, int(inside[of_site].max()), most, sharing if most > 1 else 0, _met(groups[of_site]))
 
 
-def _crossing(senders: NDArray[np.int64], receivers: NDArray[np.int64]) -> int:
+def _met(groups: IntArray) -> Met:
+    """The sets of numbers in rows."""
+    if (groups == groups[0, 0]).all():
+        return ((int(groups[0, 0]),),)
+    return tuple(dict.fromkeys(tuple(np.unique(row).tolist()) for row in np.unique(groups, axis=0)))
+
+
+@lru_cache(maxsize=8192)
+def _pairs(pp: int, bounds: tuple[int, ...], group_bounds: tuple[int, ...]) -> dict[tuple[int, int], tuple[int, Met]]:
+    """Two ranks of the pipeline → devices of a node that send to another one, and where two partners are."""
+    nodes, groups = (mesh.reshape(pp, -1) for mesh in _places(group_bounds[-1], bounds, group_bounds))
+    neighbours = [(rank, rank + 1) for rank in range(pp - 1)]
+    pairs = {pair: (_crossing(*nodes[list(pair)]), _met(groups[list(pair)].T)) for pair in {*neighbours, (0, pp - 1)}}
+    return pairs | {(rank, rank): (-1, _met(groups[[rank]].T)) for rank in range(pp)}
+
+
+def _crossing(senders: IntArray, receivers: IntArray) -> int:
     leaving = senders != receivers
     return int(max(np.bincount(ends[leaving], minlength=1).max() for ends in (senders, receivers)))

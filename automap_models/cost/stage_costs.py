@@ -41,6 +41,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_costs import LayerCosting, LayerCosts
 from automap_models.cost.layer_times import PREFETCHED
 from automap_models.cost.overlap import exposed_s
+from automap_models.cost.process_groups import Message, Site
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 from automap_models.cost.strategy import device_memory, laid_out
 from automap_models.errors import BadInput
@@ -140,6 +141,7 @@ class StageCosting:
     Args:
         layers: costs of layers on the kind of device.
         strategy: one of these strategies.
+        site: the devices; None: all of a uniform cluster.
 
     Attributes:
         of_layers: the costs of each distinct layer.
@@ -151,8 +153,9 @@ class StageCosting:
         BadInput: the device has no peak for the precision; see `host_of`.
     """
 
-    def __init__(self, layers: LayerCosting, strategy: Strategy) -> None:
+    def __init__(self, layers: LayerCosting, strategy: Strategy, site: Site | None = None) -> None:
         self.layers, self.work, self.runtime, self.constants = layers, layers.work, layers.runtime, layers.constants
+        self.site = site
         self._run(strategy)
         self.of_layers: LayerCosts = layers.costs(strategy, self.groups)
         self.bytes_per_s = layers.device.bytes_per_s
@@ -166,7 +169,7 @@ class StageCosting:
 
     def _run(self, strategy: Strategy) -> None:
         """What the schedule and the virtual stages of a strategy decide."""
-        self.strategy, self.groups = strategy, self.layers.groups(strategy)
+        self.strategy, self.groups = strategy, self.layers.groups(strategy, self.site)
         placement = SCHEDULES[strategy.schedule].placement
         self.rank_of = ranks_of_stages(strategy.stages, strategy.pp, placement)
         self.tied_apart = self.rank_of[0] != self.rank_of[-1]
@@ -191,7 +194,7 @@ class StageCosting:
         ranks, sent = of_ranks.tolist(), self.of_layers.boundary_bytes[last_layers[:-1]].tolist()
         return StageCosts(
             times=times,
-            transfer_s=np.array([self.transfer_s(*boundary) for boundary in enumerate(sent)]),
+            transfer_s=np.array(list(map(self.transfer_s, self.groups.messages, sent))),
             sends_beside=strategy.schedule not in SENDING_ALONE,
             rank_of=self.rank_of,
             data_s=self._data_s(counts, first_layers, times, of_ranks) + self._sent_s(times, of_ranks),
@@ -221,7 +224,7 @@ class StageCosting:
             frozen[others, 0] += frozen_bytes / self.strategy.tp
             copies = 1 + len(others)
             if parameters:
-                sums_s += 2 * (copies - 1) / copies * self.groups.ends_sum_s(parameters * self.weight_bytes)
+                sums_s += 2 * (copies - 1) / copies * self.groups.ends.sent_s(parameters * self.weight_bytes)
         return sums_s
 
     def _place_layers(self, strategy: Strategy) -> tuple[FloatArray, IntArray, list[int], list[int]]:
@@ -249,7 +252,7 @@ class StageCosting:
     @property
     def tied_s(self) -> float:
         """Seconds of the sum over a word embedding that the first and the last rank hold."""
-        return self.groups.ends_sum_s(self.tied * self.weight_bytes) if self.tied_apart else 0.0
+        return self.groups.ends.sent_s(self.tied * self.weight_bytes) if self.tied_apart else 0.0
 
     def gradients_s(self, others: float, of_experts: float) -> float:
         """Seconds in which a rank with so many parameters sums its gradients once a step, whatever goes on beside.
@@ -377,15 +380,15 @@ class StageCosting:
         nbytes = self.updated(*parameters) * (self.state_bytes + 4.0) if self.host else 0.0
         return nbytes + saved, host.memory / self.layers.cluster.devices_per_node
 
-    def transfer_s(self, boundary: int, sent_bytes: float) -> float:
+    def transfer_s(self, message: Message, sent_bytes: float) -> float:
         """Each device of tp sends its share of the tokens; without sequence parallelism they gather the whole again.
 
         This is the scatter/gather optimisation of Narayanan et al. (2104.04473, section 4.1).
         """
         tensor = self.groups.tensor
         if self.strategy.sequence_parallel or tensor.size == 1:
-            return self.groups.transfer_s(boundary, sent_bytes)
-        sent_s = self.groups.transfer_s(boundary, sent_bytes / tensor.size)
+            return message.sent_s(sent_bytes)
+        sent_s = message.sent_s(sent_bytes / tensor.size)
         return sent_s + tensor.gather_s(sent_bytes) if sent_s else 0.0
 
     # ---- memory

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from automap_models.core.cluster import Cluster, NodeGroup
+from automap_models.core.cluster import Cluster, NodeGroup, ZoneLink
 from automap_models.core.device import USUAL, Device, HostMemory, StepConstants
 from automap_models.core.profile import Profile
 from automap_models.core.units import BYTES, BYTES_PER_S, FLOP_PER_S, SECONDS, Unit
@@ -38,7 +38,7 @@ UNITS: Mapping[str, Unit] = {
     **dict.fromkeys(("intra", "inter", "bandwidth", "link"), BYTES_PER_S),
     "memory": BYTES,
     **dict.fromkeys(("matrix", "vector"), FLOP_PER_S),
-    "launch_s": SECONDS,
+    **dict.fromkeys(("launch_s", "latency_s"), SECONDS),
 }
 """Key of a cluster or a device → what its numbers measure, which may be written with units."""
 
@@ -86,7 +86,8 @@ CLUSTER_KEYS = (
 )
 GROUP_KEYS = (
     "each of its groups needs nodes, devices_per_node, intra, inter (130 GB/s) and memory (32 GB), and may have device "
-    "(a100) and speed (2 takes half the time that the profile's device takes)"
+    "(a100), speed (2 takes half the time that the profile's device takes) and zone; with zones also: zone_links, a "
+    "list of zones (two names), inter and latency_s (0.5 ms)"
 )
 
 
@@ -106,6 +107,7 @@ class GroupDocument(Document, kw_only=True, omit_defaults=True):
     memory: float
     device: Text = ""
     speed: float | None = None
+    zone: Text = ""
 
     def group(self, where: str) -> NodeGroup:
         """The group; the kind of device is looked up where its speed is not given.
@@ -117,6 +119,19 @@ class GroupDocument(Document, kw_only=True, omit_defaults=True):
         values = msgspec.structs.asdict(self)
         with located(where):
             return NodeGroup(**values, rates=() if device is None else device.matrix_rates)
+
+
+class ZoneLinkDocument(Document, kw_only=True):
+    """The link between two zones; the keys are the attributes of `core.cluster.ZoneLink`."""
+
+    zones: Annotated[list[Text], Meta(min_length=2, max_length=2)]
+    inter: float
+    latency_s: float = 0.0
+
+    @classmethod
+    def from_link(cls, link: ZoneLink) -> ZoneLinkDocument:
+        """The document that describes a link."""
+        return cls(zones=list(link.zones), inter=float(link.inter), latency_s=float(link.latency_s))
 
 
 class ClusterDocument(Document, kw_only=True):
@@ -132,6 +147,7 @@ class ClusterDocument(Document, kw_only=True):
     groups: Annotated[list[GroupDocument], Meta(min_length=1)] | UnsetType = UNSET
     links: list[list[Index]] | UnsetType = UNSET
     gpu_hour: float | UnsetType = UNSET
+    zone_links: list[ZoneLinkDocument] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if self.groups is UNSET and self.nodes == 1 and self.inter is UNSET:
@@ -146,10 +162,13 @@ class ClusterDocument(Document, kw_only=True):
         gpu_hour = UNSET if cluster.gpu_hour is None else float(cluster.gpu_hour)
         if cluster.groups:
             groups = [
-                GroupDocument(**_numbers(g), device=g.device, speed=None if g.speed is None else float(g.speed))
+                GroupDocument(
+                    **_numbers(g), device=g.device, speed=None if g.speed is None else float(g.speed), zone=g.zone
+                )
                 for g in cluster.groups
             ]
-            return cls(name=cluster.name, groups=groups, gpu_hour=gpu_hour)
+            links = [*map(ZoneLinkDocument.from_link, cluster.zone_links)] or UNSET
+            return cls(name=cluster.name, groups=groups, gpu_hour=gpu_hour, zone_links=links)
         return cls(
             name=cluster.name,
             gpu_hour=gpu_hour,
@@ -174,9 +193,12 @@ class ClusterDocument(Document, kw_only=True):
             do = f"leave out {next(iter(given))}, which each group gives, or leave out groups"
             raise BadInput(f"has groups and {', '.join(given)}", where=where, do=do)
         nodes = [group.group(f"{where}, $.groups[{j}]") for j, group in enumerate(groups)]
+        between = () if self.zone_links is UNSET else self.zone_links
         with located(where):
+            zone_links = tuple(ZoneLink((link.zones[0], link.zones[1]), link.inter, link.latency_s) for link in between)
             if nodes:
-                return Cluster.of_groups(nodes, name, gpu_hour)
+                return Cluster.of_groups(nodes, name, gpu_hour, zone_links)
+            given |= {"zone_links": zone_links} if zone_links else {}
             return Cluster(**given, name=name, gpu_hour=gpu_hour)
 
     def require_same(self, cluster: Cluster, base: str) -> None:
@@ -196,7 +218,7 @@ class ClusterDocument(Document, kw_only=True):
         if len(parts) != len(expected):
             raise BadInput(f"{base} has {len(parts)} group(s) of nodes, but cluster {cluster.name} has {len(expected)}")
         for (path, entry), (_, other) in zip(parts.items(), expected.items(), strict=True):
-            for key in (*SIZES, *RATES, "device", "speed", "links"):
+            for key in (*SIZES, *RATES, "device", "zone", "speed", "links"):
                 value, wanted = getattr(entry, key, None), getattr(other, key, None)
                 if value != wanted and not (key in ("device", "speed", "links") and {None, UNSET} & {value, wanted}):
                     raise BadInput(f"{base}{path}.{key} is {value}, but cluster {cluster.name} has {wanted}")

@@ -2,17 +2,19 @@
 
     --gpus 32xh100,64xa100 --devices 32..128    32 H100 · 64 H100 · 128 H100 · 32 A100 · 64 A100 · 128 A100
     --gpus 16xh100+16xa100                      both in one job · 16 H100 alone · 16 A100 alone
+    --topo gcp-a2-zones                         all three zones · one of them · each two of them
 
 Each is searched for the same samples of a step. What is chosen meets the deadline and the most that the training may
-cost, where any does; a kind of devices more is as a step more of difficulty (planners.strategies.problem).
+cost, where any does; a kind of devices or a zone more is as a step more of difficulty (planners.strategies.problem).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.estimate import Estimate
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
@@ -77,16 +79,27 @@ def _sizes(cluster: Cluster, least: int, most: int) -> Iterator[Cluster]:
 
 
 def alone(cluster: Cluster) -> Iterator[Cluster]:
-    """Each kind of devices of a mixed cluster alone, where all are named: the others would stand idle."""
-    kinds = dict.fromkeys(group.device for group in cluster.groups)
-    if len(kinds) > 1 and all(kinds):
-        for kind in kinds:
-            groups = [group for group in cluster.groups if group.device == kind]
-            sizes = {name: getattr(groups[0], name) for name in ("devices_per_node", "intra", "inter", "memory")}
-            if all(replace(group, nodes=1) == replace(groups[0], nodes=1) for group in groups):
-                nodes = sum(group.nodes for group in groups)
-                name = f"{nodes * groups[0].devices_per_node}x{kind}"
-                yield Cluster(nodes, **sizes, name=name, device=kind, gpu_hour=cluster.gpu_hour)
+    """Each kind of devices of a mixed cluster alone, where all are named, and some of two or three zones, of those that
+    are alike one: the others would stand idle."""
+    kinds, zones = (dict.fromkeys(getattr(group, key) for group in cluster.groups) for key in ("device", "zone"))
+    for kind in kinds if len(kinds) > 1 and all(kinds) else ():
+        yield from _uniform([group for group in cluster.groups if group.device == kind], cluster.gpu_hour)
+    alike = set[Cluster]()
+    for some in (some for size in range(1, len(zones)) for some in combinations(zones, size) if len(zones) <= 3):
+        groups, name = [group for group in cluster.groups if group.zone in some], f"{cluster.name} in {'+'.join(some)}"
+        links = [link for link in cluster.zone_links if {*link.zones} <= {*some}]
+        parts = [*_uniform(groups, cluster.gpu_hour)] or [Cluster.of_groups(groups, "", cluster.gpu_hour, links)]
+        yield from (replace(part, name=name) for part in parts if part not in alike)
+        alike.update(parts)
+
+
+def _uniform(groups: Sequence[NodeGroup], gpu_hour: float | None) -> Iterator[Cluster]:
+    """The cluster of groups of nodes that are of one kind, which is named, and in one zone."""
+    first, *others = (replace(group, nodes=1) for group in groups)
+    if first.device and all(other == first for other in others):
+        nodes = sum(group.nodes for group in groups)
+        sizes = {name: getattr(first, name) for name in ("devices_per_node", "intra", "inter", "memory", "device")}
+        yield Cluster(nodes, **sizes, name=f"{nodes * first.devices_per_node}x{first.device}", gpu_hour=gpu_hour)
 
 
 def run_of(request: PlanRequest, cluster: Cluster, estimate: Estimate) -> TrainingRun | None:
@@ -136,14 +149,14 @@ def rated(request: StrategyRequest, result: Searched, step_s: float) -> tuple[fl
 
 
 def chosen(request: StrategyRequest, results: Sequence[Searched], min_gain: float = DEFAULT_MIN_GAIN) -> int:
-    """The best result by `rated`, and of equal ones that with the shortest step; a kind of devices more is a step more
-    of difficulty."""
+    """The best result by `rated`, and of equal ones that with the shortest step; a kind of devices or a zone more is a
+    step more of difficulty."""
 
     def order(number: int) -> tuple[float, ...]:
         result = results[number]
         if result.plan is None:
             return (3.0,)
-        kinds = {group.device for group in result.problem.cluster.node_groups}
+        kinds = {(group.device, group.zone) for group in result.problem.cluster.node_groups}
         missed, amount = rated(request, result, result.cost.step_s)
         return missed, charged_s(amount, len(kinds) - 1, min_gain), result.cost.step_s
 

@@ -7,14 +7,15 @@
 The step ends when the last rank has run its passes and its gradients are summed, and all have updated their weights.
 With ZB-H2 ranks do not wait for one another there (WITHOUT_WAITING).
 
-On a mixed cluster a virtual stage takes as long as on the slowest of its devices, and collectives run at the speed of
-the slowest links of all.
+On a mixed cluster a virtual stage takes as long as on the slowest of its devices, with the links that these have to the
+others of their groups (cost.process_groups).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import chain, pairwise
 from operator import attrgetter
 from types import MappingProxyType
 
@@ -28,6 +29,7 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_costs import LayerCosting
 from automap_models.cost.layer_times import model_flop
+from automap_models.cost.process_groups import sites_of
 from automap_models.cost.profile_layers import ProfileCosting, ProfileWork
 from automap_models.cost.runtime import DEFAULT_RUNTIME, DISPATCHER_DEVICES, Runtime
 from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes, host_of
@@ -52,6 +54,10 @@ ShortPrice = tuple[float, FloatArray, FloatArray]
 where hosts do not hold what they have to."""
 
 
+OfRanks = Sequence[Sequence[StageCosting]]
+"""[pp] costs on each kind of device that a rank has; those of ranks alike are the same."""
+
+
 class StrategyPricing:
     """Prices of many strategies of one model on one cluster; what they have in common is computed once.
 
@@ -64,7 +70,7 @@ class StrategyPricing:
 
     Attributes:
         devices: of each group of nodes.
-        layers: costs of layers on each of these.
+        layers: costs of layers on each of these, those of equal devices the same.
 
     Raises:
         BadInput: a device is not among the kinds.
@@ -80,11 +86,11 @@ class StrategyPricing:
     ) -> None:
         self.work, self.cluster, self.runtime = work, cluster, runtime
         self.devices = _devices(cluster, device, kinds)
-        if isinstance(work, ProfileWork):
-            self.layers: list[LayerCosting] = [ProfileCosting(work, cluster, kind, runtime) for kind in self.devices]
-        else:
-            self.layers = [LayerCosting(work, cluster, kind, runtime) for kind in self.devices]
-        self._stages: dict[object, list[StageCosting]] = {}
+        self.layers: list[LayerCosting] = []
+        for kind in self.devices:
+            same = (layers for layers in self.layers if layers.device == kind)
+            self.layers.append(next(same, None) or _layers(work, cluster, kind, runtime))
+        self._stages: dict[object, OfRanks] = {}
         self._prices: dict[Strategy, ShortPrice] = {}
         counted = [(layer, work.order.count(i)) for i, layer in enumerate(work.layers)]
         counted += [(part.layer, part.copies) for part in work.tower]
@@ -93,7 +99,7 @@ class StrategyPricing:
 
     def costs(self, strategy: Strategy) -> StageCosts:
         """The costs of a strategy's stages, of each rank on its slowest devices."""
-        return _slowest(strategy, self.cluster, [costing.costs(strategy) for costing in self.stages(strategy)])
+        return _slowest(self.stages(strategy), strategy)
 
     def price(self, strategy: Strategy) -> ShortPrice:
         """What searches compare, of each strategy worked out once."""
@@ -106,8 +112,8 @@ class StrategyPricing:
             self._prices[strategy] = step_seconds(strategy, costs), nbytes, limits
         return self._prices[strategy]
 
-    def stages(self, strategy: Strategy, like: Sequence[StageCosting] = ()) -> list[StageCosting]:
-        """What prices a strategy and all that differ from it only in cuts and recomputation, on each kind of device.
+    def stages(self, strategy: Strategy, like: OfRanks = ()) -> OfRanks:
+        """What prices a strategy and all that differ from it only in cuts and recomputation.
 
         Args:
             like: the same of one that differs from it in schedule and virtual stages, too, if that is at hand.
@@ -116,9 +122,27 @@ class StrategyPricing:
         if uniform not in self._stages:
             if len(self._stages) > MOST_KEPT:
                 self._stages.clear()
-            costings = [costing.run_by(strategy) for costing in like]
-            self._stages[uniform] = costings or [StageCosting(layers, strategy) for layers in self.layers]
+            if like:
+                other = {costing: costing.run_by(strategy) for costing in chain(*like)}
+                self._stages[uniform] = [[other[costing] for costing in of_rank] for of_rank in like]
+            else:
+                self._stages[uniform] = self._costings(strategy)
         return self._stages[uniform]
+
+    def _costings(self, strategy: Strategy) -> OfRanks:
+        """Of each rank one for each kind of device and links."""
+        costings: dict[object, StageCosting] = {}
+        of_ranks = []
+        for sites in sites_of(strategy, self.cluster):
+            of_rank = {}
+            for site in sites:
+                layers = self.layers[site.group]
+                key = layers, layers.groups(strategy, site)
+                if key not in costings:
+                    costings[key] = StageCosting(layers, strategy, site)
+                of_rank[costings[key]] = None
+            of_ranks.append(list(of_rank))
+        return of_ranks
 
     def estimate(self, strategy: Strategy) -> Estimate:
         """The price of a strategy.
@@ -188,6 +212,12 @@ def _devices(cluster: Cluster, device: Device, kinds: Mapping[str, Device]) -> l
     return devices
 
 
+def _layers(work: ModelWork, cluster: Cluster, device: Device, runtime: Runtime) -> LayerCosting:
+    if isinstance(work, ProfileWork):
+        return ProfileCosting(work, cluster, device, runtime)
+    return LayerCosting(work, cluster, device, runtime)
+
+
 def _scaled(device: Device, speed: float) -> Device:
     """A device that takes 1 / speed of the time for everything."""
     if speed == 1.0:
@@ -203,23 +233,34 @@ def groups_of_ranks(strategy: Strategy, cluster: Cluster) -> IntArray:
     return np.repeat(np.arange(len(sizes)), sizes).reshape(strategy.pp, -1)
 
 
-def _slowest(strategy: Strategy, cluster: Cluster, costs: list[StageCosts]) -> StageCosts:
-    """The costs of each rank on the slowest group that it has devices of; `costs` are by group."""
-    if len(costs) == 1:
-        return costs[0]
-    passes = np.array([sum(of_group.times.passes) for of_group in costs])
-    rank_of = np.array(costs[0].rank_of)
-    of_ranks = np.stack([passes[:, rank_of == rank].sum(axis=1) for rank in range(strategy.pp)])
-    groups = groups_of_ranks(strategy, cluster)
-    chosen = np.array([max(np.unique(kinds), key=row.__getitem__) for kinds, row in zip(groups, of_ranks, strict=True)])
-    columns = [np.stack([of_group.times[i] for of_group in costs]) for i in range(len(costs[0].times))]
+def transfers_s(costings: OfRanks, seconds: Mapping[StageCosting, Sequence[float]]) -> FloatArray:
+    """[V-1] seconds of messages between virtual stages: of each the longest by any device of its two ends.
+
+    Args:
+        costings: [pp] on the kinds of devices of each rank.
+        seconds: [V-1] of the messages by each of these.
+    """
+    ends = enumerate(pairwise(costings[0][0].rank_of))
+    return np.array([max(seconds[costing][i] for costing in (*costings[a], *costings[b])) for i, (a, b) in ends])
+
+
+def _slowest(costings: OfRanks, strategy: Strategy) -> StageCosts:
+    """The costs of each rank on the kind of its devices that is slowest."""
+    costs = {costing: costing.costs(strategy) for costing in dict.fromkeys(chain(*costings))}
+    first, *others = costs.values()
+    if not others:
+        return first
+    rank_of = np.array(first.rank_of)
+    passes = {costing: np.bincount(rank_of, sum(stage.times.passes), strategy.pp) for costing, stage in costs.items()}
+    chosen = [costs[max(kinds, key=lambda kind: passes[kind][rank])] for rank, kinds in enumerate(costings)]
+    columns = zip(*(of_rank.times for of_rank in chosen), strict=True)
     stages = np.arange(rank_of.size)
-    times = StageTimes(*(np.moveaxis(column, -1, 1)[chosen[rank_of], stages].T for column in columns))
-    data_s = np.array([costs[group].data_s[rank] for rank, group in enumerate(chosen)])
-    transfers = np.max([of_group.transfer_s for of_group in costs], axis=0)
-    slowest = {name: max(getattr(of_group, name) for of_group in costs) for name in ("tied_s", "optimizer_s")}
-    host = max((of_group.host for of_group in costs), key=lambda nbytes: nbytes[0] - nbytes[1])
-    return replace(costs[0], times=times, transfer_s=transfers, data_s=data_s, host=host, **slowest)
+    times = StageTimes(*(np.stack(column)[rank_of, ..., stages].T for column in columns))
+    data_s = np.array([of_rank.data_s[rank] for rank, of_rank in enumerate(chosen)])
+    transfers = transfers_s(costings, {costing: stage.transfer_s.tolist() for costing, stage in costs.items()})
+    slowest = {name: max(getattr(of_kind, name) for of_kind in costs.values()) for name in ("tied_s", "optimizer_s")}
+    host = max((of_kind.host for of_kind in costs.values()), key=lambda nbytes: nbytes[0] - nbytes[1])
+    return replace(first, times=times, transfer_s=transfers, data_s=data_s, host=host, **slowest)
 
 
 def require_device(device: Device, strategy: Strategy) -> None:

@@ -10,7 +10,7 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.units import percent, seconds, token_count
 from automap_models.errors import Infeasible
 from automap_models.requests import PlanRequest, StrategyRequest
-from automap_models.requests.offers import Choice, run_of
+from automap_models.requests.offers import Choice, alone, run_of
 
 from .text import Column, Table
 
@@ -38,7 +38,7 @@ def run_facts(
         yield "failures", f"{lost}, with one every {run.checkpoint_every_s / 60.0:.3g} min"
     if run.in_time is not None:
         alone = "met" if run.in_time else "missed: more devices may meet it (--devices 64..1024 tries their numbers)"
-        yield "deadline", _cheapest(request, sizes) if sizes else alone
+        yield "deadline", _cheapest(request, cluster, sizes) if sizes else alone
     if run.in_budget is not None:
         assert isinstance(request, StrategyRequest)
         assert request.goal is not None
@@ -49,15 +49,20 @@ def run_facts(
         )
 
 
-def _cheapest(request: PlanRequest, sizes: Sizes) -> str:
-    """Which cluster meets the deadline for the least."""
+def _cheapest(request: PlanRequest, chosen: Cluster, sizes: Sizes) -> str:
+    """Whether the strategy on the chosen cluster meets the deadline, and which cluster meets it for the least."""
     runs = {cluster: run_of(request, cluster, one) for cluster, one in sizes}
     in_time = {cluster: run for cluster, run in runs.items() if run is not None and run.in_time}
+    called = {cluster: cluster.name if _are_of_kinds(sizes) else f"{cluster.devices} devices" for cluster in runs}
     if not in_time:
-        return "missed by all of these numbers of devices"
+        return f"missed with {', '.join(called.values())}, which are all that were tried"
     cluster = min(in_time, key=lambda entry: (in_time[entry].cost or 0.0, in_time[entry].device_hours))
-    devices = cluster.name if _are_of_kinds(sizes) else f"{cluster.devices} devices"
-    return f"met for the least by {devices}, in {in_time[cluster].days:,.3g} days"
+    run = in_time[cluster]
+    least = "with the fewest hours of a device" if run.cost is None else "at the lowest cost"
+    meets = f"{called[cluster]} meet it in {run.days:,.3g} days, {least} of all that were tried"
+    if chosen == cluster:
+        return meets
+    return f"{'met' if chosen in in_time else 'missed'} with {called[chosen]}; {meets}"
 
 
 def choice_facts(choice: Choice | None, cluster: Cluster, sizes: Sizes) -> Iterator[tuple[str, str]]:
@@ -69,9 +74,9 @@ def choice_facts(choice: Choice | None, cluster: Cluster, sizes: Sizes) -> Itera
     proof = "" if choice.gap is None else f"; none can be more than {percent(choice.gap)} {better}"
     yield "cluster", f"{cluster.name}, of {choice.clusters} the one with {what}{proof}"
     for other, estimate in sizes:
-        kinds = [group.device for group in other.groups]
-        if cluster.device in kinds:
-            idle = ", ".join(dict.fromkeys(kind for kind in kinds if kind != cluster.device))
+        if cluster in set(alone(other)):
+            kinds = {group.device: None for group in other.groups if group.device != cluster.kind}
+            idle = ", ".join(kinds) or "the other zones"
             yield "idle", f"{idle}: with all of {other.name} in one job a step takes {seconds(estimate.step_s)}"
 
 

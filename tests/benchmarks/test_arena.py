@@ -36,9 +36,9 @@ def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"A": {"1": times}}, sizes
 
 
-def message_s(size: float) -> float:
-    """Of a message: its bytes over a bandwidth in GB/s that grows with the logarithm of its MB."""
-    return size / 1e9 / (0.1 * math.log2(size / 1e6) + 1.0)
+def message_s(size: float, tp: int = 1) -> float:
+    """Of a message: its bytes over a bandwidth in GB/s that grows with the logarithm of its MB, and with senders."""
+    return size / 1e9 / (tp * (0.1 * math.log2(size / 1e6) + 1.0))
 
 
 def gradients_s(size: float, replicas: int) -> float:
@@ -61,8 +61,8 @@ def priced(times: Mapping[str, Any], sizes: Mapping[str, Any], ends: list[int], 
         used = sum(24 * layer["params_floats"] + behind * 4 * layer["act_mem_floats"] for layer in of)
         if used + (2e9 if tp == 1 else 3e9) > 16 * 2**30:
             return math.inf
-        forward_s = message_s(4 * sizes["1"][str(stage[-1])]["act_output_floats"])
-        backward_s = message_s(4 * sizes["1"][str(stage[0])]["act_output_floats"])
+        forward_s = message_s(4 * sizes["1"][str(stage[-1])]["act_output_floats"], tp)
+        backward_s = message_s(4 * sizes["1"][str(stage[0])]["act_output_floats"], tp)
         if len(stages) == 1:
             sent = 0.0
         elif number == 0:
@@ -82,7 +82,8 @@ def test_no_plan_of_a_small_problem_is_shorter_than_that_of_the_search(
     import sailor_clock
 
     profiles, sizes = drawn(seed)
-    clock = sailor_clock.Clock(profiles, sizes, {"A": {"A": LINK}}, {"A": 16}, SAMPLES)
+    links = {(("A", a), ("A", b)): [min(a, b) * of for of in LINK] for a in (1, 2) for b in (1, 2)}
+    clock = sailor_clock.Clock(profiles, sizes, links, {"A": 16}, SAMPLES)
     (plan,) = sailor_clock.shortest(clock, {"A": 8})
     least_s = min(
         priced(profiles["A"]["1"], sizes, [0, *cuts, LAYERS], tp, dp)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from automap_models.core.cluster import Cluster, NodeGroup, group_bytes, memory_verdict, upper_bytes
+from automap_models.core.cluster import Cluster, NodeGroup, ZoneLink, group_bytes, memory_verdict, upper_bytes
 from automap_models.errors import BadInput
 
 GOOD: dict[str, Any] = {"nodes": 2, "devices_per_node": 3, "intra": 130e9, "inter": 3.125e9, "memory": 32e9}
@@ -133,3 +133,54 @@ def test_groups_that_make_no_cluster_are_refused() -> None:
     many = NodeGroup(10**30, 2, 1.0, 1.0, 1.0)
     with pytest.raises(BadInput, match=r"and 1 more group.* give at most 65536 devices"):
         Cluster.of_groups([many, many, many])
+
+
+def zoned(**links: Any) -> Cluster:
+    """Three groups of nodes in zones a, b and c."""
+    groups = [NodeGroup(1, 2, 1e11, 1e10, 1e9, zone=zone) for zone in "abc"]
+    between = [ZoneLink(("a", "b"), 5e9, 1e-3), ZoneLink(("c", "b"), 2e9, 2e-3), ZoneLink(("a", "c"), 1e9, 3e-3)]
+    return Cluster.of_groups(**{"groups": groups, "name": "far", "zone_links": between} | links)
+
+
+def test_who_is_in_several_zones_waits_for_the_slowest_link_between_them() -> None:
+    cluster = zoned()
+    assert cluster.slowest_links([(0,)]) == (1e11, 1e10, 0.0)
+    assert cluster.slowest_links([(1, 2)]) == (1e11, 2e9, 2e-3)
+    assert cluster.slowest_links([(0, 1), (1, 2)]) == (1e11, 2e9, 2e-3)
+    assert cluster.slowest_links([(0, 1, 2)]) == (1e11, 1e9, 6e-3)
+    assert not cluster.is_uniform
+    with pytest.raises(BadInput, match="cluster far: has several zones, and a mesh knows no links between them"):
+        cluster.require_one_zone("a mesh")
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        ([], "cluster far: there is no link between zone a and zone b; give `zone_links` one of"),
+        ([("a", "b"), ("b", "c")], "there is no link between zone a and zone c"),
+        ([("a", "b"), ("b", "c"), ("c", "a"), ("b", "a")], "there is more than one link between zone a and zone b"),
+        ([("a", "b"), ("b", "c"), ("c", "a"), ("b", "d")], "no group of nodes is in zone d; leave its links out"),
+    ],
+)
+def test_zones_without_a_link_and_links_without_a_zone_are_refused(links: list[tuple[str, str]], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        zoned(zone_links=[ZoneLink(zones, 1e9) for zones in links])
+
+
+def test_groups_without_a_zone_beside_others_are_refused() -> None:
+    with pytest.raises(BadInput, match="says no zone beside zones or their links; give all groups of nodes a `zone`"):
+        zoned(groups=[*zoned().groups, NodeGroup(1, 2, 1e11, 1e10, 1e9)])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ((("a", "a"), 1e9), "zones are a, a; name two zones"),
+        ((("a", "b"), 0.0), "link between a and b: inter is 0.0; give a positive number of bytes per second"),
+        ((("a", "b"), 1e9, -1.0), "latency_s is -1.0; give 0 to 60 seconds"),
+        ((("a", "b"), 1e9, math.nan), "latency_s is nan"),
+    ],
+)
+def test_a_link_of_zones_that_cannot_be_meant_is_refused(numbers: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        ZoneLink(*numbers)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.cluster import Cluster, NodeGroup, ZoneLink
 from automap_models.core.device import StepConstants
 from automap_models.core.strategy import Strategy
 from automap_models.cost.collectives import ACROSS_S, LATENCY_S
-from automap_models.cost.process_groups import ProcessGroup, ProcessGroups, process_groups
+from automap_models.cost.process_groups import ProcessGroup, ProcessGroups, process_groups, sites_of
 from automap_models.formats.hardware_yaml import read_cluster
 
 HALF = StepConstants(
@@ -36,6 +36,10 @@ def _groups(**fields: int | str) -> ProcessGroups:
     return process_groups(strategy, FOUR, HALF)
 
 
+def _crossing(**fields: int | str) -> list[int]:
+    return [message.crossing for message in _groups(**fields).messages]
+
+
 def _lies(group: ProcessGroup) -> tuple[int, int, int, int]:
     return group.size, group.inside, group.nodes, group.sharing
 
@@ -46,8 +50,7 @@ def test_tensor_parallelism_is_innermost_and_the_pipeline_outermost() -> None:
     assert _lies(groups.tensor) == (4, 4, 1, 0)
     assert _lies(groups.context) == (2, 2, 1, 0)
     assert _lies(groups.data) == (4, 2, 2, 4)  # with the two of context parallelism, which hold the same weights
-    assert groups.crossing == (8,)
-    assert (groups.intra, groups.inter) == (100e9, 25e9)
+    assert groups.messages == ((8, 100e9, 25e9, 0.0),)
 
 
 def test_ranks_of_expert_parallelism_are_neighbours_in_data_parallelism() -> None:
@@ -82,10 +85,10 @@ def test_tensor_parallelism_may_span_nodes() -> None:
 
 def test_stages_inside_a_node_send_inside_it() -> None:
     """Ranks of two devices: three boundaries inside each node, one between; in a V the middle is on one rank."""
-    assert _groups(tp=2, pp=16).crossing == (0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0)
-    v = _groups(tp=8, pp=4, vp=2, schedule="zb-v").crossing
-    assert v == (8, 8, 8, -1, 8, 8, 8)
-    looping = _groups(tp=2, pp=16, vp=2, schedule="interleaved").crossing
+    assert _crossing(tp=2, pp=16) == [0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0]
+    v = _crossing(tp=8, pp=4, vp=2, schedule="zb-v")
+    assert v == [8, 8, 8, -1, 8, 8, 8]
+    looping = _crossing(tp=2, pp=16, vp=2, schedule="interleaved")
     assert looping[15] == 2  # from the last rank to the first one
 
 
@@ -138,8 +141,8 @@ def test_keys_and_values_come_round_to_all() -> None:
 
 def test_a_message_between_nodes_shares_the_network_with_its_neighbours() -> None:
     groups = _groups(tp=4, dp=2, pp=4)
-    assert groups.transfer_s(0, 1e9) == pytest.approx(8 / 25 + LATENCY_S)
-    assert _groups(tp=2, pp=16).transfer_s(0, 1e9) == pytest.approx(1 / 100 + LATENCY_S)
+    assert groups.messages[0].sent_s(1e9) == pytest.approx(8 / 25 + LATENCY_S)
+    assert _groups(tp=2, pp=16).messages[0].sent_s(1e9) == pytest.approx(1 / 100 + LATENCY_S)
 
 
 @given(st.sampled_from([1, 2, 4, 8, 16, 32]), st.floats(1.0, 1e10), st.floats(1.0, 1e10))
@@ -215,4 +218,47 @@ def test_devices_without_a_link_send_over_pcie() -> None:
     """Ranks 0 and 1 of a pipeline have a link, 3 and 4 none: half a link of six."""
     cluster = Cluster(1, 8, 150e9, 50e9, 32e9, links=CUBE_MESH)
     groups = process_groups(Strategy(pp=8, micro_batch=1, global_batch=64), cluster, HALF)
-    assert groups.transfer_s(0, 1e9) == pytest.approx(LATENCY_S + 1e9 / (0.5 * 150e9 * 0.5 / 6))
+    assert groups.messages[0].sent_s(1e9) == pytest.approx(LATENCY_S + 1e9 / (0.5 * 150e9 * 0.5 / 6))
+
+
+MIXED = Cluster.of_groups([NodeGroup(2, 4, 400e9, 40e9, 32e9), NodeGroup(1, 4, 300e9, 8e9, 32e9)])
+
+
+def _of_ranks(cluster: Cluster = MIXED, **fields: int) -> list[list[ProcessGroups]]:
+    """[pp] of each kind of devices of a rank."""
+    s = Strategy(micro_batch=1, global_batch=48, **fields)  # type: ignore[arg-type]
+    return [[process_groups(s, cluster, HALF, site=site) for site in rank] for rank in sites_of(s, cluster)]
+
+
+def test_ranks_have_the_links_of_their_nodes_and_messages_those_of_both_ends() -> None:
+    """Ranks 0 and 1 in the two fast nodes, rank 2 in the slow one; HALF attains half inside and a quarter between."""
+    of_ranks = _of_ranks(tp=4, pp=3)
+    assert [[groups.tensor.intra for groups in rank] for rank in of_ranks] == [[200e9], [200e9], [150e9]]
+    assert of_ranks[0][0].messages == of_ranks[2][0].messages == ((4, 200e9, 10e9, 0.0), (4, 150e9, 2e9, 0.0))
+    assert of_ranks[0][0].ends == (4, 150e9, 2e9, 0.0)
+
+
+def test_groups_of_a_rank_of_two_kinds_have_slow_links_where_they_meet() -> None:
+    """Of data parallelism over three nodes; those of tensor parallelism lie in one node each."""
+    ((fast, slow),) = _of_ranks(tp=4, dp=3)
+    assert (fast.tensor.intra, slow.tensor.intra) == (200e9, 150e9)
+    assert fast.data.inter == slow.data.inter == 2e9 and _lies(fast.data) == (3, 1, 3, 4)
+    ((fast, slow),) = _of_ranks(tp=1, dp=12, ep=4)
+    assert (fast.experts.intra, slow.experts.intra) == (200e9, 150e9)
+    assert _lies(fast.experts) == _lies(slow.experts) == (4, 4, 1, 0)
+
+
+def test_what_goes_from_zone_to_zone_takes_their_link_and_its_latency() -> None:
+    """Three zones of a node each; of their links that of 1 GB/s and 10 ms is slowest, and HALF attains a quarter."""
+    near, far = ZoneLink(("a", "b"), 6e9, 1e-3), [ZoneLink((zone, "c"), 1e9, 10e-3) for zone in "ab"]
+    groups = [NodeGroup(1, 4, 400e9, 40e9, 32e9, zone=zone) for zone in "abc"]
+    cluster = Cluster.of_groups(groups, zone_links=[near, *far])
+    first, *_, last = _of_ranks(cluster, tp=4, pp=3)
+    assert first[0].messages == ((4, 200e9, 1.5e9, 1e-3), (4, 200e9, 0.25e9, 10e-3))
+    assert first[0].messages[1].sent_s(1e9) == pytest.approx(LATENCY_S + 10e-3 + 4 / 0.25)
+    assert first[0].tensor == last[0].tensor and first[0].tensor.zones_s == 0.0
+    ((data, *_),) = [[groups.data for groups in rank] for rank in _of_ranks(cluster, tp=4, dp=3)]
+    assert (data.inter, data.zones_s) == (0.25e9, 20e-3)
+    assert data.gather_s(3e9) == pytest.approx(2 * ACROSS_S + 20e-3 + 2 / 3 * 3 * 4 / 0.25)
+    small = data.all_reduce_s(3.0), replace(data, zones_s=0.0).all_reduce_s(3.0)  # up and down a tree, or round twice
+    assert small[0] - small[1] == pytest.approx(40e-3)

@@ -284,6 +284,18 @@ def test_groups_of_nodes_make_a_mixed_cluster(tmp_path: Path) -> None:
     )
 
 
+def test_a_cluster_of_zones_has_the_links_of_its_file_and_is_read_back() -> None:
+    """Sailor's measured bandwidths between zones and between regions; see the file."""
+    zones = read_cluster("gcp-a2-zones")
+    assert [group.zone for group in zones.groups] == ["us-central1-a", "us-central1-b", "us-west1-b"]
+    assert [(link.inter, link.latency_s) for link in zones.zone_links] == [
+        (6.65e9, 5e-4),
+        (1.09e9, 0.017),
+        (1.09e9, 0.017),
+    ]
+    assert cluster(ClusterDocument.from_cluster(zones).builtins()) == zones
+
+
 def test_the_document_of_a_mixed_cluster_is_read_back_as_that_cluster() -> None:
     groups = [NodeGroup(**GROUP, speed=2.0), NodeGroup(**GROUP, device="mine", speed=1.0)]
     known = Cluster.of_groups(groups, "two", gpu_hour=1.5)
@@ -306,6 +318,16 @@ def test_the_document_of_a_mixed_cluster_is_read_back_as_that_cluster() -> None:
         ({"groups": {}}, r"\$\.groups is \{\}, not a list"),
         ({"groups": None}, r"\$\.groups is None, not a list"),
         ({"groups": [GROUP], "nodes": 2}, "has groups and nodes; leave out nodes, which each group gives"),
+        (
+            {"groups": [{**GROUP, "zone": "a"}, {**GROUP, "zone": "b"}]},
+            "no link between zone a and zone b; give `zone_l",
+        ),
+        (
+            {"groups": [GROUP], "zone_links": [{"zones": ["a"], "inter": 1}]},
+            r"\$\.zone_links\[0\]\.zones is \['a'\], not",
+        ),
+        ({"groups": [GROUP], "zone_links": [{"zones": ["a", "b"]}]}, r"\$\.zone_links\[0\]\.inter is missing"),
+        ({"groups": [GROUP], "zone_links": [{"zones": ["a", "b"], "inter": "far"}]}, r"inter is 'far', not a number"),
         ({"groups": [{**GROUP, "nodes": 0}]}, r"here, \$\.groups\[0\]: nodes is 0; give a whole number"),
         ({"groups": [GROUP, {**GROUP, "memory": -1}]}, r"here, \$\.groups\[1\]: memory is -1.0; give a positive"),
         ({"groups": [{**GROUP, "speed": 0}]}, r"here, \$\.groups\[0\]: speed is 0.0; give a positive number"),

@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_108, 37),
-    "cost": (4_032, 20),
+    "core": (8_216, 37),
+    "cost": (4_125, 20),
     "envs": (1_509, 12),
     "export": (2_495, 17),
-    "formats": (5_325, 21),
+    "formats": (5_347, 21),
     "importing": (2_268, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -37,23 +37,23 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_392, 19),
-    "planners/strategies": (3_343, 14),
+    "planners/strategies": (3_354, 14),
     "plots": (1_236, 9),
-    "requests": (2_810, 15),
+    "requests": (2_823, 15),
     "rl": (960, 9),
     "serve": (1_150, 7),
     "run": (4_713, 24),
-    "simulate": (1_760, 10),
+    "simulate": (1_801, 10),
     "torch_export": (2_845, 13),
     "workloads": (6_080, 35),
     "zoo": (1, 1),
-    "infer": (6_089, 37),
+    "infer": (6_094, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_168, 33),
+    "benchmarks": (6_205, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_006, "files": 429, "compiled": 76, "numbers": 266}
+TOTALS = {"lines": 78_299, "files": 429, "compiled": 76, "numbers": 267}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

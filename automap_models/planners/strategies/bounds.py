@@ -73,7 +73,7 @@ def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:
         return costs.bounds[key]
     strategy, of_ranks, speed = costs.strategy, costs.seconds, float(costs.strategy.pp)
     seconds = of_ranks[0]
-    if len(costs.of_groups) > 1:
+    if len(costs.costings) > 1:
         seconds, distinct = of_ranks.min(axis=0), list(dict.fromkeys(costs.work.order))
         speed = float((seconds / of_ranks)[:, distinct].max(axis=(1, 2)).sum())  # at most, over the fastest rank
     work_s = float(seconds[:, recompute].min(axis=1) @ costs.blocks) + float(seconds[list(costs.ends), 0].sum())

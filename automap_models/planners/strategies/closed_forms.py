@@ -65,7 +65,7 @@ def _of_ranks(
     """The two shortest of ranks that share everything evenly, or by their speed where their devices differ and layers
     may."""
     problem, choices = grid.problem, tuple(grid.schedules(degrees))
-    by_speed = len(costs.of_groups) > 1 and UNEQUAL not in problem.without
+    by_speed = len(costs.costings) > 1 and UNEQUAL not in problem.without
     reserved = (problem.reserve_bytes, *problem.rank_reserve_bytes.items())
     key = (choices, by_speed, problem.recompute_alike, reserved, *recompute)
     if key not in costs.estimates:

@@ -114,7 +114,7 @@ class Completions:
         self.order = np.array(ranks.work.order)
         self.blocks = self.order[1:-1]
         self.seconds = ranks.seconds
-        temporary, away = np.moveaxis(costs.of_groups[0].of_layers.memory[..., 2:], -1, 0)
+        temporary, away = np.moveaxis(costs.costings[0].of_layers.memory[..., 2:], -1, 0)
         self.bytes_of = np.stack([ranks.saved, ranks.for_weights, away, temporary])
         self._tables: dict[tuple[Hashable, ...], Table] = {}
         self._completions: dict[tuple[int, ...], Completion | None] = {}
@@ -142,7 +142,7 @@ class Completions:
         """[V] layers of virtual stages that take about equally long, without recomputation."""
         stages, seconds = self.strategy.stages, self.seconds[:, :, NONE].min(axis=0)[self.order]
         ends = np.arange(1, stages) / stages
-        if len(self.costs.of_groups) > 1:
+        if len(self.costs.costings) > 1:
             of_stages = self.costs.ranks.speeds()[self.costs.rank_of]
             ends = np.cumsum(of_stages)[:-1] / of_stages.sum()
         return self._cut(ends * seconds.sum() - seconds[0])
@@ -166,7 +166,7 @@ class Completions:
         inner = self.problem.within is not None and self.problem.within.cuts == "inner blocks"
         if inner or stage not in (0, self.strategy.stages - 1):
             return 1
-        costs, layer = self.costs.of_groups[0].of_layers, self.order[0 if stage == 0 else -1]
+        costs, layer = self.costs.costings[0].of_layers, self.order[0 if stage == 0 else -1]
         return int(not costs.parameters[layer].any() and not costs.frozen_bytes[layer].any())
 
     def best(self, layers: tuple[int, ...]) -> Completion | None:
@@ -290,13 +290,13 @@ class Completions:
         counts = np.array([len(choices) for choices, *_ in tables])
         effort.count(effort.FITTING)
         effort.count(effort.TRIALS, min(counts.prod(dtype=np.float64), float(counts.sum()) ** 2) * len(moments))
-        logits = self.costs.of_groups[0].logits_bytes if self.strategy.stages - 1 in stages else 0.0
+        logits = self.costs.costings[0].logits_bytes if self.strategy.stages - 1 in stages else 0.0
         room = float(self.costs.room[rank]) + logits - self._gathered_bytes(rank, of_stages)
         room -= sum(state for *_, state in tables)
         amounts = np.zeros((len(stages), 4, counts.max()))
         for row, (choices, of_stage, *_) in zip(amounts, tables, strict=True):
             row[:, : len(choices)] = of_stage
-        if OFFLOAD in recompute or self.costs.of_groups[0].host is not None:
+        if OFFLOAD in recompute or self.costs.costings[0].host is not None:
             hosts = self._host_room(of_stages) / len(stages)
             for row, (choices, _, away, _), most in zip(amounts, tables, moments[:, 0].max(axis=0), strict=True):
                 row[3, : len(choices)][away * most > hosts] = np.inf
@@ -305,7 +305,7 @@ class Completions:
 
     def _table(self, rank: int, stage: int, layers: Layers, recompute: Sequence[int]) -> Table:
         """Of a virtual stage; those of many ranks and stages are alike."""
-        given, group = {"recompute", "recompute_blocks"} & set(self.fixed), len(self.costs.of_groups) > 1
+        given, group = {"recompute", "recompute_blocks"} & set(self.fixed), len(self.costs.costings) > 1
         begin, stop = int(stage == 0), len(layers) - (stage == self.strategy.stages - 1)
         key = (stage if given else begin, stop, rank if group else 0, layers, *recompute)
         if key not in self._tables:
@@ -331,7 +331,7 @@ class Completions:
 
     def _host_room(self, of_stages: Sequence[Layers]) -> float:
         """Bytes of its host that a device has for blocks, beside what lies there of the parameters of these layers."""
-        costing = self.costs.of_groups[0]
+        costing = self.costs.costings[0]
         parameters = costing.of_layers.parameters[list(chain(*of_stages))].sum(axis=0)
         used, share = costing.on_host(parameters.tolist(), 1.0)
         return share - used
@@ -340,7 +340,7 @@ class Completions:
         """What ZeRO-3 holds gathered on a rank whose virtual stages have these layers, beyond the least that it may."""
         if self.strategy.zero < 3:
             return 0.0
-        costing = self.costs.of_groups[0]
+        costing = self.costs.costings[0]
         parameters = costing.gathered_parameters([list(layers) for layers in of_stages])
         return costing.weight_bytes * parameters - float(self.costs.ranks.gathered_bytes[rank])
 

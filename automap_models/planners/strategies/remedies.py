@@ -271,7 +271,7 @@ def _fullest(problem: StrategyProblem) -> str:
     parts, pricing = least.memory[rank]._asdict(), problem.costs.pricing
     first, second = sorted(parts, key=lambda name: -parts[name])[:2]
     what = f": one of the emptiest needs {size(total)}, {size(parts[first])} of it {first}"
-    costing = pricing.stages(strategy)[0]
+    costing = pricing.stages(strategy)[0][0]
     in_flight = float(least_in_flight(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)[rank])
     head = costing.of_layers.memory[pricing.work.order[-1], 0, 0] * in_flight
     if first == "activations" and costing.rank_of[-1] == rank and head > 0.25 * parts[first]:

@@ -4,7 +4,7 @@ Seconds and bytes of a stage are sums over its layers, whichever they are. What 
 
     sums of gradients          concave in the bytes, nothing of none: at least the chord to all of the model's
     the same beside computing  at least the share of them that never hides
-    devices of several kinds   of each pass that of the kind that is slowest in all passes; else the shortest of them
+    devices of several kinds   passes of the kind that takes longest for every layer; else of each pass the shortest
     what a boundary sends      the smallest of all layers
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.stage_costs import SENDING_ALONE, StageCosting
 from automap_models.cost.strategy import frozen_shares, state_bytes
 from automap_models.planners import effort
-from automap_models.simulate.strategy import StrategyPricing, groups_of_ranks, rank_memory
+from automap_models.simulate.strategy import StrategyPricing, rank_memory, transfers_s
 
 
 class Ends(NamedTuple):
@@ -70,15 +71,14 @@ class RankCosts:
     def __init__(self, pricing: StrategyPricing, strategy: Strategy) -> None:
         effort.count(effort.RANKS)
         self.pricing, self.strategy, self.work = pricing, strategy, pricing.work
-        self.of_groups: list[StageCosting] = pricing.stages(strategy)
-        costing = self.of_groups[0]
+        self.of_ranks = pricing.stages(strategy)
+        self.costings = list(dict.fromkeys(chain(*self.of_ranks)))
+        costing = self.costings[0]
         layers = costing.of_layers
         order = self.work.order
         self.ends = Ends(order[0], order[-1])
         self.blocks = np.bincount(order[1:-1], minlength=len(self.work.layers)).astype(np.float64)
-        if len(self.of_groups) > 1:
-            self._groups = [np.unique(groups).tolist() for groups in groups_of_ranks(strategy, pricing.cluster)]
-        self.passes = self._least([g.of_layers.passes for g in self.of_groups], of_slowest=True)
+        self.passes = self._passes()
         self.saved, self.for_weights = layers.memory[..., 0], layers.memory[..., 1]
         self._columns: dict[tuple[int, ...], Columns] = {}
         self._undominated: dict[tuple[int, ...], list[int]] = {}
@@ -93,18 +93,18 @@ class RankCosts:
     @cached_property
     def boundary(self) -> float:
         """Bytes that a virtual stage passes on, at least."""
-        return float(self.of_groups[0].of_layers.boundary_bytes[list(self.work.order[:-1])].min())
+        return float(self.costings[0].of_layers.boundary_bytes[list(self.work.order[:-1])].min())
 
     @cached_property
     def starts_s(self) -> tuple[float, float]:
         """Seconds of the gathering that the first virtual stage begins with, and any later one, at least."""
-        hidden_s = np.min([g.of_layers.hidden_s for g in self.of_groups], axis=0)[list(self.work.order)]
+        hidden_s = np.min([g.of_layers.hidden_s for g in self.costings], axis=0)[list(self.work.order)]
         return float(hidden_s[0]), float(hidden_s[1:].min())
 
     @cached_property
     def state(self) -> FloatArray:
         """[k] bytes of a layer's training state, and of what it holds and does not train."""
-        costing = self.of_groups[0]
+        costing = self.costings[0]
         others, of_experts = costing.of_layers.parameters.T
         parts = state_bytes(self.strategy, others, of_experts, costing.trained_bytes)
         return np.asarray(np.sum(parts, axis=0) + costing.of_layers.frozen_bytes @ frozen_shares(self.strategy))
@@ -112,20 +112,20 @@ class RankCosts:
     @cached_property
     def room(self) -> FloatArray:
         """[S] bytes that a rank has for state and activations of its layers."""
-        used = self.of_groups[0].runtime_bytes + self.gathered_bytes
+        used = self.costings[0].runtime_bytes + self.gathered_bytes
         return np.asarray(rank_memory(self.strategy, self.pricing.cluster) - used)
 
     @cached_property
     def gathered_bytes(self) -> FloatArray:
         """[S] that ZeRO-3 holds gathered on each rank at least."""
-        costing = self.of_groups[0]
+        costing = self.costings[0]
         least = costing.least_gathered if self.strategy.zero == 3 else [0.0] * self.strategy.pp
         return costing.weight_bytes * np.array(least)
 
     @cached_property
     def gradients(self) -> FloatArray:
         """[S, k] seconds of a layer's gradients that never hide, once a step; see exposed_s."""
-        return self._least([self._chords(g) * g.never_hidden for g in self.of_groups])
+        return self._least([self._chords(g) * g.never_hidden for g in self.costings])
 
     @cached_property
     def step_seconds(self) -> FloatArray:
@@ -140,14 +140,14 @@ class RankCosts:
     @cached_property
     def optimizer(self) -> FloatArray:
         """[k] seconds of a layer's update, once a step; the slowest rank's counts."""
-        return np.asarray(np.max([g.optimizer_s(*g.of_layers.parameters.T) for g in self.of_groups], axis=0))
+        return np.asarray(np.max([g.optimizer_s(*g.of_layers.parameters.T) for g in self.costings], axis=0))
 
     def undominated(self, recompute: Sequence[int]) -> list[int]:
         """Of some kinds of recomputation those than which no other one takes and keeps less in all blocks."""
         key = tuple(recompute)
         if key not in self._undominated:
             blocks = np.flatnonzero(self.blocks)
-            layers = [costing.of_layers for costing in self.of_groups]
+            layers = [costing.of_layers for costing in self.costings]
             amounts = [part[blocks][:, key].swapaxes(0, 1) for costs in layers for part in (costs.passes, costs.memory)]
             of_kinds = np.concatenate([part.reshape(len(key), -1) for part in amounts], axis=1)
             less = (of_kinds[:, None] <= of_kinds[None]).all(axis=2)  # [R, R] whether one is no more than another
@@ -178,18 +178,26 @@ class RankCosts:
         alone_s = self.seconds[:, list(self.work.order), 0].sum(axis=-1)
         return np.asarray((1.0 / alone_s) / (1.0 / alone_s).sum())
 
-    def _least(self, of_groups: list[FloatArray], *, of_slowest: bool = False) -> FloatArray:
-        """[S, …] of each rank the least over the groups that it has devices of; or what the slowest of these takes, for
-        which all others wait, where one takes no less in anything."""
-        if len(of_groups) == 1:
-            return np.broadcast_to(of_groups[0], (self.strategy.pp, *of_groups[0].shape))
+    def _passes(self) -> FloatArray:
+        """[S, k, R, 3] of each rank those of its slowest kind of devices, for which all others wait, where that is one
+        kind whatever layers it has; else the least."""
+        layers = {costing: costing.of_layers for costing in self.costings}
+        sums = {
+            one: np.append(costs.passes.sum(axis=-1), costs.hidden_s[:, None], axis=1) for one, costs in layers.items()
+        }
         of_ranks = []
-        for groups in self._groups:
-            amounts = np.array([of_groups[i] for i in groups])
-            most = amounts.max(axis=0)
-            slowest = of_slowest and any(np.array_equal(amount, most) for amount in amounts)
-            of_ranks.append(most if slowest else amounts.min(axis=0))
+        for costings in self.of_ranks:
+            others = ((one, [sums[other] for other in costings if other is not one]) for one in costings)
+            slowest = [one for one, than in others if all((sums[one] >= other * (1 + 1e-12)).all() for other in than)]
+            of_ranks.append(np.min([layers[one].passes for one in slowest or costings], axis=0))
         return np.stack(of_ranks)
+
+    def _least(self, of_kinds: list[FloatArray]) -> FloatArray:
+        """[S, …] of each rank the least over its kinds of devices."""
+        if len(of_kinds) == 1:
+            return np.broadcast_to(of_kinds[0], (self.strategy.pp, *of_kinds[0].shape))
+        amount_of = dict(zip(self.costings, of_kinds, strict=True))
+        return np.stack([np.min([amount_of[one] for one in costings], axis=0) for costings in self.of_ranks])
 
     @staticmethod
     def _chords(costing: StageCosting) -> FloatArray:
@@ -233,18 +241,21 @@ class SubspaceCosts:
     def __init__(self, ranks: RankCosts, strategy: Strategy, reserve: FloatArray | float = 0.0) -> None:
         effort.count(effort.SUBSPACE, strategy.stages)
         self.ranks, self.strategy = ranks, strategy
-        self.of_groups: list[StageCosting] = ranks.pricing.stages(strategy, ranks.of_groups)
-        costing = self.of_groups[0]
+        of_ranks = ranks.pricing.stages(strategy, ranks.of_ranks)
+        self.costings = list(dict.fromkeys(chain(*of_ranks)))
+        costing = self.costings[0]
         self.rank_of: IntArray = np.array(costing.rank_of)
         tied = costing.tied if costing.tied_apart else 0.0
         self.room = ranks.room - reserve
         tied_state = sum(state_bytes(strategy, tied, 0.0, costing.trained_bytes))
-        self.room[self.rank_of[-1]] -= ranks.of_groups[0].logits_bytes + tied_state
-        self.tied_s = max(k.tied_s for k in self.of_groups)
+        self.room[self.rank_of[-1]] -= ranks.costings[0].logits_bytes + tied_state
+        self.tied_s = max(k.tied_s for k in self.costings)
         stages, boundary = strategy.stages, ranks.boundary
-        crossing = costing.groups.crossing
-        sent_s = {k: min(g.transfer_s(crossing.index(k), boundary) for g in self.of_groups) for k in set(crossing)}
-        sent = np.array([sent_s[k] for k in crossing])
+        sent_s = {}
+        for kind in self.costings:
+            of_messages = {message: kind.transfer_s(message, boundary) for message in set(kind.groups.messages)}
+            sent_s[kind] = [of_messages[message] for message in kind.groups.messages]
+        sent = transfers_s(of_ranks, sent_s)
         self.sends, self.messages = np.zeros((2, stages)), sent
         if strategy.schedule in SENDING_ALONE and stages > 1:
             self.sends[0, :-1] = self.sends[1, 1:] = sent

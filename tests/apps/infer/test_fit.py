@@ -227,13 +227,14 @@ def test_the_least_number_of_devices_that_meets_a_deadline_is_told(
     two, four = (one["best"]["tokens_per_s_per_device"] for one in json.loads(capsys.readouterr().out)["sizes"])
     days = 1e12 / (2 * two) / 86400, 1e12 / (4 * four) / 86400
     assert plan([*given, "--deadline", f"{0.5 * sum(days):.3f} days"]) == 0
-    assert f"met for the least by 4 devices, in {days[1]:.3g} days" in capsys.readouterr().out
+    meets = f"4 devices meet it in {days[1]:.3g} days, with the fewest hours of a device of all that were tried"
+    assert f"deadline missed with 2 devices; {meets}" in " ".join(capsys.readouterr().out.split())
     assert plan([*given, "--deadline", f"{0.5 * sum(days):.3f} days", "--json"]) == 0
     runs = [one["best"]["training_run"] for one in json.loads(capsys.readouterr().out)["sizes"]]
     assert [run["in_time"] for run in runs] == [False, True]
     assert plan([*given, "--deadline", f"{2 * days[0]:.3f} days"]) == 0
-    assert f"met for the least by 2 devices, in {days[0]:.3g} days" in capsys.readouterr().out
+    assert f"deadline  2 devices meet it in {days[0]:.3g} days, with" in capsys.readouterr().out
     assert plan([*given, "--deadline", "1 h"]) == 3
-    assert "missed by all of these numbers of devices" in capsys.readouterr().out
+    assert "missed with 2 devices, 4 devices, which are all that were tried" in capsys.readouterr().out
     assert plan([*given[:3], "--price", "--tokens", "1T", "--deadline", "1 h"]) == 3
     assert plan([*given[:3], "--price", "--checkpoint", "1 h"]) == 2

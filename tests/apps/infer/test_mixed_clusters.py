@@ -15,6 +15,7 @@ import automap_models as am
 from automap_models.core.microbatch import rescaled
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.formats.npz import read_npz, write_npz
+from automap_models.formats.schema import find_yaml
 from automap_models.infer.app import main
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -194,3 +195,13 @@ def test_python_plans_on_a_mixed_cluster(folder: Path) -> None:
     result = am.infer("vgg.npz", "mixed.yaml", stages=2, certify_budget=0.0)
     assert result.problem.cluster.shape == read_cluster("mixed.yaml").shape == "1 × 4 + 2 × 2"
     assert result.cost.step_s == pytest.approx(plan_of(folder)["step_s"], rel=0.05)
+
+
+def test_a_cluster_of_zones_has_no_plan_of_stages(refused: Callable[..., str], folder: Path) -> None:
+    assert "has several zones, and a plan of stages knows no links between them" in refused(
+        "infer", "vgg.npz", "--topo", "gcp-a2-zones"
+    )
+    text = find_yaml("gcp-a2-zones", "topo", "cluster").read_text("utf-8")
+    (folder / "lacking.yaml").write_text(text[: text.index("zone_links")], "utf-8")
+    message = "there is no link between zone us-central1-a and zone us-central1-b; give `zone_links` one of"
+    assert message in refused("plan", "llama2-7b", "--topo", "lacking.yaml")

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.infer.app import fit, plan
+from automap_models.requests.offers import alone
 
 CONFIG = {"model_type": "gpt2", "n_embd": 512, "n_layer": 8, "n_head": 8, "n_positions": 1024, "vocab_size": 4096}
 PRICES = {"h100": 6.0, "a100": 1.0}
@@ -121,3 +123,13 @@ def test_a_verdict_and_a_price_are_of_one_cluster(
 ) -> None:
     assert (plan if arguments else fit)([model, "--gpus", "4xh100,4xa100", *arguments]) == 2
     assert "4xh100 and 4xa100 are several clusters; give one" in " ".join(capsys.readouterr().err.split())
+
+
+def test_of_zones_that_are_alike_one_is_tried_alone_and_every_two_in_one_job() -> None:
+    a, b, west = "us-central1-a", "us-central1-b", "us-west1-b"
+    parts = {part.name: part for part in alone(read_cluster("gcp-a2-zones"))}
+    assert list(parts) == [f"gcp-a2-zones in {zones}" for zones in (a, f"{a}+{b}", f"{a}+{west}", f"{b}+{west}")]
+    assert parts[f"gcp-a2-zones in {a}"].is_uniform and parts[f"gcp-a2-zones in {a}"].device == "a100-40"
+    assert [link.inter for link in parts[f"gcp-a2-zones in {a}+{west}"].zone_links] == [1.09e9]
+    kinds = [part.name for part in alone(read_cluster("16xh100+16xa100"))]
+    assert kinds == ["16xh100", "16xa100"]

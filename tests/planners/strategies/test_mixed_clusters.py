@@ -1,4 +1,4 @@
-"""Searches on clusters of two kinds of nodes, against all strategies in both orders of the nodes."""
+"""Searches on clusters of two kinds of nodes with links of their own, against all strategies in both orders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from draw_counts import parts
 from strategy_problems import DEVICE, small_work, strategies
 
-from automap_models.core.cluster import Cluster, NodeGroup
+from automap_models.core.cluster import Cluster, NodeGroup, ZoneLink
 from automap_models.planners.strategies.planner import StrategiesPlanner, node_orders
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing
@@ -18,17 +18,19 @@ TO_THE_END = StrategiesConfig(gap=0.0, exhaustive=5000, budget_s=60.0)
 
 
 def mixed_problem(seed: int) -> StrategyProblem:
-    """Two nodes of one or two devices, of which one kind is slower and has less memory."""
+    """Two nodes of one or two devices, of which one kind is slower and has less memory; of odd seeds in two zones."""
     draw = np.random.default_rng(seed)
     per_node = int(draw.choice([1, 2]))
     speeds, memory = draw.choice([0.4, 0.7, 1.0], 2, replace=False), draw.uniform(1.52e9, 1.6e9, 2)
-    groups = [
-        NodeGroup(1, per_node, 1e11, 1e10, float(own), speed=float(speed))
-        for speed, own in zip(speeds, memory, strict=True)
-    ]
+    intra, inter = (draw.choice(links, 2) for links in ([2e10, 1e11], [1e9, 1e10]))
+    numbers = np.stack([intra, inter, memory, speeds], axis=1).tolist()
+    groups = [NodeGroup(1, per_node, *of_kind, speed=speed) for *of_kind, speed in numbers]
     fixed = {"pp": int(draw.choice([1, 2, 2])), "micro_batch": 1, "zero": 0, "vp": 1, "sequence_parallel": False}
     fixed["schedule"] = str(draw.choice(["1f1b", "zb-h1", "gpipe"]))
-    cluster = Cluster.of_groups(groups, "two kinds")
+    between = [ZoneLink(("near", "far"), float(draw.choice([1e8, 1e9])), float(draw.choice([0.0, 1e-4])))]
+    if seed % 2:
+        groups = [replace(group, zone=zone) for group, zone in zip(groups, between[0].zones, strict=True)]
+    cluster = Cluster.of_groups(groups, "two kinds", zone_links=between if seed % 2 else ())
     work = small_work(int(draw.integers(2, 5)), 256, 2, 128)
     return StrategyProblem(work=work, cluster=cluster, device=DEVICE, global_batch=8, fixed=fixed)
 
