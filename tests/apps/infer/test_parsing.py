@@ -40,7 +40,7 @@ to be copied."""
 NO_OPTION = {
     *("cut_at", "slowdown", "speed", "forward_s", "weight_s"),
     *("measured", "gpus", "gpu_type", "heads", "kv_heads", "links", "gap", "recompute_blocks", "gradient_bytes"),
-    *("host_memory", "cluster", "inputs", "profile"),
+    *("host_memory", "cluster", "inputs", "profile", "zone", "zone_links"),
 }
 """Arguments for which the commands have no option: of restrictions, of observed devices, of a cluster's file, of
 schedules without plans, of measured steps, of unequal devices, of the search for a strategy and its results, of
