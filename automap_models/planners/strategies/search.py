@@ -134,6 +134,7 @@ class Search:
 
     def run(self) -> None:
         """Until no bound is less than the limit; then the best strategy's cuts are moved."""
+        # A fifth of the time is for moving layers of the best strategy: the queue would take all of it for its proof.
         everything, self.deadline = self.deadline, self.deadline.part(0.8 * self.deadline.remaining_s)
         self.search()
         self.deadline = everything
@@ -275,6 +276,7 @@ class Search:
         bound it by its program of few chains, and show a strategy of that."""
         ranks = node.costs.ranks
         programs = self.config.rounds > 0
+        # Schedules of the same ranks come one after the other: one of them shows about where they all are.
         if ranks not in self.entered and (len(self.entered) < self.config.guesses or not programs):
             self.entered.add(ranks)
             self.simulate(node, node.completions.balanced())
@@ -288,6 +290,7 @@ class Search:
 
     def lengthen(self, node: Node, bound_s: float) -> None:
         """Bound a subspace by chains that its solutions ask for; nothing where what is proven is final."""
+        # Where a subspace of as little a bound was left open, a tighter bound proves nothing any more.
         if bound_s < self.open_s:
             self.counts.chained += 1
             relaxed = node.relaxation.solve(self.config.rounds, self.limit_s)
