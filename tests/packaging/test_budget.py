@@ -43,7 +43,7 @@ BUDGET = {
     "rl": (960, 9),
     "serve": (1_150, 7),
     "run": (4_713, 24),
-    "simulate": (1_801, 10),
+    "simulate": (1_803, 10),
     "torch_export": (2_845, 13),
     "workloads": (6_080, 35),
     "zoo": (1, 1),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_205, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_313, "files": 429, "compiled": 76, "numbers": 267}
+TOTALS = {"lines": 78_315, "files": 429, "compiled": 76, "numbers": 267}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
