@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_216, 37),
+    "core": (8_220, 37),
     "cost": (4_129, 20),
     "envs": (1_509, 12),
     "export": (2_495, 17),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_205, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_315, "files": 429, "compiled": 76, "numbers": 267}
+TOTALS = {"lines": 78_319, "files": 429, "compiled": 76, "numbers": 267}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
