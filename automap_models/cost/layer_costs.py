@@ -200,6 +200,7 @@ class LayerCosting:
         shares, runtime = clock.shares, self.runtime
         bits, selective, away, full, cores = kinds
         memory = np.zeros((shares.samples.size, bits.size, 4))
+        # A part of a frozen tower saves nothing.
         if not layer.backward:
             return memory
         saved, for_weights = (shares.bytes_of(part)[:, None] for part in (layer.saved, layer.saved_for_weights))

@@ -109,6 +109,7 @@ class ProcessGroup:
         across_s_per_byte = 2 * (nodes - 1) / nodes * self.sharing / self.inter
         hierarchical = 2 * ((g - 1) * LATENCY_S + (nodes - 1) * ACROSS_S + self.zones_s)
         hierarchical += sent_bytes * (2 * (g - 1) / g / self.intra + across_s_per_byte)
+        # Nodes that are put together into one are never slower: no shorter than the same ring inside one node.
         inside = 0.0
         if n <= RING_DEVICES:
             inside = 2 * (n - 1) * (LATENCY_S + sent_bytes / n * min(1.0 / self.intra, self._s_per_byte))

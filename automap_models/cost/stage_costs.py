@@ -265,6 +265,7 @@ class StageCosting:
     def _summed_s(self, others: float, of_experts: float) -> float:
         """Seconds of the sums of gradients, scattered where ZeRO divides what they are for."""
         size = 4.0 if self.gradient_bytes > 4 else self.weight_bytes
+        # NCCL has trees for all-reduces alone: what is scattered, or comes bucket by bucket, goes round rings.
         if self.strategy.zero or self.runtime.bucket_bytes:  # of many large ones each goes round a ring
             rounds, buckets = 1 if self.strategy.zero else 2, self._buckets(others + of_experts)
             scattered = rounds * self.groups.gather_s(others * size, of_experts * size, buckets)
@@ -329,6 +330,7 @@ class StageCosting:
     @property
     def _alone(self) -> bool:
         """Whether gradients are summed once a step, beside nothing; see `Runtime.exposes_gathers`."""
+        # One queue of the device: behind messages or sums across nodes nothing of the gradients begins.
         waits = self.strategy.zero > 0 or self.strategy.pp > 1 or self.groups.tensor.nodes > 1
         return self.runtime.exposes_gathers and waits and self.strategy.zero < 3
 

@@ -250,8 +250,8 @@ def choices_table(searched: StrategyResult) -> Table:
     columns = _columns(rows, searched.cost.step_s)
     strategy = columns.pop("strategy")
     layout = (Column("what each choice buys", [row.name for row in rows], text=True), *columns.values())
-    reasons = [(row.name, f"needs {', '.join(row.requires)}") for row in rows if row.requires]
-    return Table((*layout, strategy), layout, reasons=reasons)
+    further = [(row.name, ", ".join(row.requires)) for row in rows if row.requires]
+    return Table((*layout, strategy), layout, reasons=further, title="what else that needs")
 
 
 def sizes_table(results: Sequence[Result[StrategyProblem, Strategy]]) -> Table:

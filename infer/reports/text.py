@@ -106,12 +106,17 @@ class Table:
         layouts: columns, the most generous layout first; at most one column makes its cells for a width.
         styles: one a row, as rich calls them; none where all rows look alike.
         reasons: names and sentences that stand below the last layout, which has no room for them, where not empty.
+        title: of these.
     """
 
     def __init__(
-        self, *layouts: Sequence[Column], styles: Sequence[str] = (), reasons: Iterable[tuple[str, str]] = ()
+        self,
+        *layouts: Sequence[Column],
+        styles: Sequence[str] = (),
+        reasons: Iterable[tuple[str, str]] = (),
+        title: str = "why not the others",
     ) -> None:
-        self.layouts, self.styles, self.reasons = layouts, styles, reasons
+        self.layouts, self.styles, self.reasons, self.title = layouts, styles, reasons, title
 
     def drawn(self, width: int) -> RenderableType:
         """The table in so many characters."""
@@ -134,7 +139,7 @@ class Table:
         reasons = [(name, reason) for name, reason in self.reasons if reason] if chosen is self.layouts[-1] else []
         if not reasons:
             return drawn
-        return Group(drawn, "\n[bold]why not the others[/bold]", fact_table(reasons))
+        return Group(drawn, f"\n[bold]{self.title}[/bold]", fact_table(reasons))
 
 
 def _spare(width: int, columns: Sequence[Column], gap: int) -> int:

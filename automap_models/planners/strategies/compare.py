@@ -269,6 +269,7 @@ class Comparisons:
         """
         rows, none = list[Alternative](), list[tuple[set[str], Alternative]]()
         divided = {_used(degrees) for degrees in Grid(self.problem).degree_sets()}
+        # From fewer kinds of parallelism to more, so that what a kind is compared with was searched before it.
         for used in (set(entry) for size in range(len(PARALLEL) + 1) for entry in combinations(PARALLEL, size)):
             if used not in divided:
                 continue
@@ -302,6 +303,7 @@ class Comparisons:
         """The best strategies with less and less memory, none of which another one is shorter and emptier than."""
         best = self.estimate(self.chosen)
         estimates = [best]
+        # Shares of what the best strategy holds, not of the device, so that each asks for another strategy.
         for share in (0.75, 0.5, 0.35, 0.25):
             reserve = self.problem.cluster.memory - share * best.peak_memory
             if reserve > self.problem.reserve_bytes:

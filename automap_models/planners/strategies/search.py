@@ -134,6 +134,7 @@ class Search:
 
     def run(self) -> None:
         """Until no bound is less than the limit; then the best strategy's cuts are moved."""
+        # A fifth of the time is for moving layers of the best strategy: the queue would take all of it for its proof.
         everything, self.deadline = self.deadline, self.deadline.part(0.8 * self.deadline.remaining_s)
         self.search()
         self.deadline = everything
@@ -275,6 +276,7 @@ class Search:
         bound it by its program of few chains, and show a strategy of that."""
         ranks = node.costs.ranks
         programs = self.config.rounds > 0
+        # Schedules of the same ranks come one after the other: one of them shows about where they all are.
         if ranks not in self.entered and (len(self.entered) < self.config.guesses or not programs):
             self.entered.add(ranks)
             self.simulate(node, node.completions.balanced())
@@ -288,6 +290,7 @@ class Search:
 
     def lengthen(self, node: Node, bound_s: float) -> None:
         """Bound a subspace by chains that its solutions ask for; nothing where what is proven is final."""
+        # Where a subspace of as little a bound was left open, a tighter bound proves nothing any more.
         if bound_s < self.open_s:
             self.counts.chained += 1
             relaxed = node.relaxation.solve(self.config.rounds, self.limit_s)
@@ -413,15 +416,17 @@ class Search:
         self.incumbent.take(completions.improved(layers, float("inf"), lambda: self.deadline.passed))
 
     def group_ranks(self) -> None:
-        """Let ZeRO of the best strategy divide within groups of ranks that fill whole nodes."""
+        """Let ZeRO of the best strategy divide within groups of ranks that fill whole nodes, for half a per cent or
+        more."""
         assert self.best is not None
+        limit_s = self.best.step_s * (1 - 0.005)
         best, within, per_node = self.best.strategy, self.problem.within, self.problem.cluster.devices_per_node
         given = "dp_replicate" in self.problem.fixed or GROUPS in self.problem.without
         for groups in divisors(gcd(best.dp, best.expert_data)) if best.zero and not given else ():
             fills = best.devices // (best.pp * groups) % per_node == 0
             if 1 < groups < best.shards and fills and (within is None or within.replicate_objection(groups) is None):
-                grouped = replace(best, dp_replicate=groups)
-                self.incumbent.take(priced(self.pricing, grouped, self.problem.reserve(best.pp)))
+                grouped = priced(self.pricing, replace(best, dp_replicate=groups), self.problem.reserve(best.pp))
+                self.incumbent.take(grouped if grouped is not None and grouped.step_s <= limit_s else None)
 
     def simplest(self, best: Completion) -> Completion:
         """The same with ZeRO-1 in place of ZeRO-2 where that fits and takes as long: fewer frameworks have ZeRO-2."""
