@@ -245,13 +245,13 @@ class Sailor:
         coefficients, most = self.bandwidths[zone][kind][str(sender[1])][place][other][str(receiver[1])]
         return coefficients, most
 
-    def cluster(self, devices: Mapping[str, int], intra: float) -> Cluster:
-        """Ours of their nodes, with so many bytes/s inside one; their simulator has no latency between zones."""
+    def cluster(self, devices: Mapping[str, int]) -> Cluster:
+        """Ours of their nodes; their simulator has no latency between zones."""
         groups = []
         for name, count in devices.items():
             kind, zone = name.split("_")
             inter, memory = 4 * self.link((name, 1), (name, 1))[1], MEMORY_GIB[kind] * 2.0**30
-            groups.append(NodeGroup(count // 4, 4, intra, inter, memory, KINDS[kind], zone=zone))
+            groups.append(NodeGroup(count // 4, 4, 300e9, inter, memory, KINDS[kind], zone=zone))
         named = {name.split("_")[1]: name for name in devices}
         links = [ZoneLink((a, b), 4 * self.link((named[a], 1), (named[b], 1))[1]) for a, b in combinations(named, 2)]
         return Cluster.of_groups(groups, zone_links=links)
@@ -311,23 +311,14 @@ def in_tf32(device: Device) -> Device:
     return replace(device, matrix={**rates, "float32": rates.get("tf32", rates["float32"])})
 
 
-def as_fast(
-    device: Device, work: ModelWork, micro_batch: int, tp: int, profile: Mapping[str, Sequence[float]]
-) -> Device:
-    """The device with rates at which a micro-batch takes as long as by their profile, on links that cost nothing."""
+def speed(device: Device, work: ModelWork, micro_batch: int, tp: int, profile: Mapping[str, Sequence[float]]) -> float:
+    """How many times as fast a device would be by whose clock micro-batches take the profile's time, sums included."""
     pricing = StrategyPricing(work, Cluster(1, tp, FREE, FREE, FREE), device)
     few, many = (
         pricing.price(Strategy(**{**PRICED, "micro_batch": micro_batch, "tp": tp, "global_batch": n * micro_batch}))[0]
         for n in (8, 16)
     )
-    rate = (many - few) / 8 / sum(forward_s + backward_s for forward_s, backward_s, _ in profile.values())
-    return replace(
-        device,
-        matrix={dtype: flops * rate for dtype, flops in device.matrix.items()},
-        vector=device.vector * rate,
-        bandwidth=device.bandwidth * rate,
-        step=replace(device.constants, launch_s=device.constants.launch_s / rate),
-    )
+    return (many - few) / 8 / sum(forward_s + backward_s for forward_s, backward_s, _ in profile.values())
 
 
 def own_clock(sailor: Sailor, model: str, devices: Mapping[str, int], on_theirs: bool) -> list[ClockedPlan]:
@@ -343,25 +334,24 @@ def own_clock(sailor: Sailor, model: str, devices: Mapping[str, int], on_theirs:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config))
         work = read_model_work(f"{folder}/config.json", sequence=sizes["sequence_length"], dtype="float32")
-    cluster, times = (
-        sailor.cluster(devices, FREE if on_theirs else 300e9),
-        sailor.read("simulations/profiles_tmp.json")[model],
-    )
+    cluster, times = sailor.cluster(devices), sailor.read("simulations/profiles_tmp.json")[model]
     kinds = dict.fromkeys(name.partition("_")[0] for name in devices)
-    best = []
+    device, best = in_tf32(read_device("a100-40")), []
     for micro_batch, tp in product((1, 2, 4, 8), (1, 2, 4)):
         if any(str(tp) not in times[kind].get(str(micro_batch), {}) for kind in kinds):
             continue
-        named = {KINDS[kind]: in_tf32(read_device(KINDS[kind])) for kind in kinds}
+        groups = cluster.groups
         if on_theirs:
-            for kind in kinds:
-                profile = times[kind][str(micro_batch)][str(tp)]
-                named[KINDS[kind]] = as_fast(named[KINDS[kind]], work, micro_batch, tp, profile)
+            profiles = {
+                device: times[kind][str(micro_batch)][str(tp)] for kind, device in KINDS.items() if kind in kinds
+            }
+            speeds = {name: speed(device, work, micro_batch, tp, profile) for name, profile in profiles.items()}
+            groups = tuple(replace(group, intra=FREE, speed=speeds[group.device]) for group in groups)
         problem = StrategyProblem(
             work=work,
-            cluster=cluster,
-            device=named["a100-40"],
-            kinds=named,
+            cluster=Cluster.of_groups(groups, zone_links=cluster.zone_links),
+            device=device,
+            kinds={} if on_theirs else {KINDS[kind]: in_tf32(read_device(KINDS[kind])) for kind in kinds},
             global_batch=sizes["global_batch_size"],
             fixed={**PRICED, "micro_batch": micro_batch, "tp": tp},
         )
