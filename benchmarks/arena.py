@@ -314,10 +314,8 @@ def in_tf32(device: Device) -> Device:
 def speed(device: Device, work: ModelWork, micro_batch: int, tp: int, profile: Mapping[str, Sequence[float]]) -> float:
     """How many times as fast a device would be by whose clock micro-batches take the profile's time, sums included."""
     pricing = StrategyPricing(work, Cluster(1, tp, FREE, FREE, FREE), device)
-    few, many = (
-        pricing.price(Strategy(**{**PRICED, "micro_batch": micro_batch, "tp": tp, "global_batch": n * micro_batch}))[0]
-        for n in (8, 16)
-    )
+    same: dict[str, Any] = PRICED | {"micro_batch": micro_batch, "tp": tp}
+    few, many = (pricing.price(Strategy(**same, global_batch=n * micro_batch))[0] for n in (8, 16))
     return (many - few) / 8 / sum(forward_s + backward_s for forward_s, backward_s, _ in profile.values())
 
 

@@ -138,7 +138,6 @@ def test_a_device_at_the_speed_of_a_profile_takes_its_time(monkeypatch: pytest.M
     speed = arena.speed(read_device("a100-40"), work, 2, 4, profile)
     cluster = Cluster.of_groups([NodeGroup(1, 4, 1e15, 1e15, 1e15, speed=speed)])
     pricing = StrategyPricing(work, cluster, read_device("a100-40"))
-    few, many = (
-        pricing.price(Strategy(**{**arena.PRICED, "micro_batch": 2, "tp": 4, "global_batch": 2 * n}))[0] for n in (3, 9)
-    )
+    strategies: list[dict[str, Any]] = [arena.PRICED | {"micro_batch": 2, "tp": 4, "global_batch": n} for n in (6, 18)]
+    few, many = (pricing.price(Strategy(**fields))[0] for fields in strategies)
     assert (many - few) / 6 == pytest.approx(6 * (0.01 + 0.02), rel=0.02)

@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (6_099, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_300, 33),
+    "benchmarks": (6_298, 33),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 78_321, "files": 429, "compiled": 76, "numbers": 267}
