@@ -340,10 +340,8 @@ def own_clock(sailor: Sailor, model: str, devices: Mapping[str, int], on_theirs:
             continue
         groups = cluster.groups
         if on_theirs:
-            profiles = {
-                device: times[kind][str(micro_batch)][str(tp)] for kind, device in KINDS.items() if kind in kinds
-            }
-            speeds = {name: speed(device, work, micro_batch, tp, profile) for name, profile in profiles.items()}
+            lasting = {KINDS[kind]: times[kind][str(micro_batch)][str(tp)] for kind in kinds}
+            speeds = {name: speed(device, work, micro_batch, tp, profile) for name, profile in lasting.items()}
             groups = tuple(replace(group, intra=FREE, speed=speeds[group.device]) for group in groups)
         problem = StrategyProblem(
             work=work,
