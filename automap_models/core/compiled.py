@@ -62,7 +62,11 @@ def _cache_type() -> type:
             """What is kept for a signature, None where nothing is: then compiling begins with these imports."""
             rtsys.initialize(target_context)
             with self._guard_against_spurious_io_errors():
-                return self._load_overload(sig, target_context)
+                try:
+                    return self._load_overload(sig, target_context)
+                except Exception:  # another version kept it, and its index names classes that are gone
+                    self.flush()
+            return None
 
     return MachineCode
 

@@ -42,7 +42,7 @@ TOLERANCE = 1e-9
 """Relative difference of times that counts as none."""
 
 
-class Layout(NamedTuple):
+class ScheduleGraph(NamedTuple):
     """A schedule as nodes.
 
     Attributes:
@@ -175,19 +175,19 @@ def play(nodes: IntArray, durations: FloatArray, ends: FloatArray) -> None:
 
 
 @jit
-def later_s(layout: Layout, ends: FloatArray) -> float:
+def later_s(graph: ScheduleGraph, ends: FloatArray) -> float:
     """How much later everything is with all rounds of the longer schedule; nan where what was played does not say."""
-    if layout.more == 0:
+    if graph.more == 0:
         return 0.0
-    if layout.early.size == 0:
+    if graph.early.size == 0:
         return np.nan
     least, most, latest = np.inf, -np.inf, 0.0
-    for i in range(layout.early.size):
-        later = ends[layout.late[i] + 1] - ends[layout.early[i] + 1]
+    for i in range(graph.early.size):
+        later = ends[graph.late[i] + 1] - ends[graph.early[i] + 1]
         least, most = min(least, later), max(most, later)
-    for node in layout.last:
+    for node in graph.last:
         latest = max(latest, ends[node + 1])
-    return layout.more * (least + most) / 2.0 if most - least <= TOLERANCE * latest else np.nan
+    return graph.more * (least + most) / 2.0 if most - least <= TOLERANCE * latest else np.nan
 
 
 @jit
@@ -201,7 +201,9 @@ def put_stage(
 
 
 @jit
-def stage_ends(few: Layout, full: Layout, durations: FloatArray, room: FloatArray, of_stages: FloatArray) -> float:
+def stage_ends(
+    few: ScheduleGraph, full: ScheduleGraph, durations: FloatArray, room: FloatArray, of_stages: FloatArray
+) -> float:
     """Fill in when stages have reduced their gradients, [S], one a rank; and when all have updated their parameters.
 
     Args:
@@ -210,15 +212,15 @@ def stage_ends(few: Layout, full: Layout, durations: FloatArray, room: FloatArra
         durations: of its nodes.
         room: for the ends of all nodes.
     """
-    layout = few
-    play(layout.nodes, durations, room)
-    later = later_s(layout, room)
+    graph = few
+    play(graph.nodes, durations, room)
+    later = later_s(graph, room)
     if np.isnan(later):
-        layout, later = full, 0.0
-        play(layout.nodes, durations, room)
-    for s in range(layout.last.size):
-        of_stages[s] = room[layout.last[s] + 1] + later + durations[1 + KINDS * s + LATE]
-    return updated(durations, of_stages[: layout.last.size])
+        graph, later = full, 0.0
+        play(graph.nodes, durations, room)
+    for s in range(graph.last.size):
+        of_stages[s] = room[graph.last[s] + 1] + later + durations[1 + KINDS * s + LATE]
+    return updated(durations, of_stages[: graph.last.size])
 
 
 @jit
@@ -231,7 +233,7 @@ def updated(durations: FloatArray, of_stages: FloatArray) -> float:
 
 
 @jit
-def steps(few: Layout, full: Layout, durations: FloatArray) -> FloatArray:
+def steps(few: ScheduleGraph, full: ScheduleGraph, durations: FloatArray) -> FloatArray:
     """[P, S] when stages have reduced their gradients, of P plans; durations are [P, 1 + 7·S]."""
     ends, room = np.empty((durations.shape[0], few.last.size)), np.empty(full.nodes.shape[1] + 1)
     for p in range(durations.shape[0]):
@@ -241,12 +243,12 @@ def steps(few: Layout, full: Layout, durations: FloatArray) -> FloatArray:
 
 @jit
 def chain_counts(
-    layout: IntArray, ends: FloatArray, last: int, kinds: int, added: int, a_round: int
+    graph: IntArray, ends: FloatArray, last: int, kinds: int, added: int, a_round: int
 ) -> tuple[FloatArray, bool]:
     """[kinds] how often each duration is in the chain that ends with a pass, and whether rounds could be added to it.
 
     Args:
-        layout, ends: [4, n] the nodes of what was played, and [n] when they end.
+        graph, ends: [4, n] the nodes of what was played, and [n] when they end.
         last: the pass.
         kinds: of durations.
         added: rounds that were not played.
@@ -256,14 +258,14 @@ def chain_counts(
     count, node = 0, last
     while node >= 0:
         count += 1
-        before, awaited = layout[BEFORE, node] - 1, layout[INPUT_OF, node] - 1
+        before, awaited = graph[BEFORE, node] - 1, graph[INPUT_OF, node] - 1
         node = before if awaited < 0 or (before >= 0 and ends[before] >= ends[awaited]) else awaited
     nodes, node = np.empty(count, np.int64), last
     counts = np.zeros(kinds)
     for i in range(count - 1, -1, -1):
         nodes[i] = node
-        counts[layout[DURATION, node]] += 1.0
-        before, awaited = layout[BEFORE, node] - 1, layout[INPUT_OF, node] - 1
+        counts[graph[DURATION, node]] += 1.0
+        before, awaited = graph[BEFORE, node] - 1, graph[INPUT_OF, node] - 1
         node = before if awaited < 0 or (before >= 0 and ends[before] >= ends[awaited]) else awaited
     if not added:
         return counts, True
@@ -276,15 +278,15 @@ def chain_counts(
             i, low = low, low - 1
         else:
             i, high = high, high + 1
-        duration, m = layout[DURATION, nodes[i]], layout[MICRO_BATCH, nodes[i]]
+        duration, m = graph[DURATION, nodes[i]], graph[MICRO_BATCH, nodes[i]]
         for j in range(i + 1, count):
-            later = layout[MICRO_BATCH, nodes[j]] - m
-            if layout[DURATION, nodes[j]] == duration and later >= a_round and later % a_round == 0:
+            later = graph[MICRO_BATCH, nodes[j]] - m
+            if graph[DURATION, nodes[j]] == duration and later >= a_round and later % a_round == 0:
                 if rounds == 0 or later // a_round < rounds:
                     begin, stop, rounds = i, j, later // a_round
                 break
     if rounds == 0 or added % rounds:
         return counts, False
     for i in range(begin, stop):
-        counts[layout[DURATION, nodes[i]]] += added // rounds
+        counts[graph[DURATION, nodes[i]]] += added // rounds
     return counts, True

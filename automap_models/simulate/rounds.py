@@ -24,7 +24,7 @@ from automap_models.core.schedules import remembered, repeating_micro_batches
 from automap_models.cost.overlap import TiedSum
 
 if TYPE_CHECKING:
-    from automap_models.simulate.play import Layout
+    from automap_models.simulate.play import ScheduleGraph
 
 
 PERIOD = 12
@@ -32,9 +32,9 @@ PERIOD = 12
 
 
 @remembered(lambda name, ranks, micro_batches, played, virtual, *_, messages=True: ranks * played * virtual)
-def layout_of(
+def graph_of(
     name: str, ranks: int, micro_batches: int, played: int, virtual: int, a_round: int, messages: bool
-) -> Layout:
+) -> ScheduleGraph:
     """The nodes of a schedule of which so many micro-batches are played, in rounds of a_round.
 
     Raises:
@@ -48,21 +48,21 @@ def layout_of(
     nodes, numbers = play.lay_out(passes, offsets, np.array(schedule.rank_of), played, messages)
     early, late = play.repeated(passes, offsets, numbers, nodes, played, a_round)
     more = (micro_batches - played) // a_round
-    return play.Layout(nodes, numbers[offsets[1:] - 1], early, late, more)
+    return play.ScheduleGraph(nodes, numbers[offsets[1:] - 1], early, late, more)
 
 
-def layouts_of(name: str, stages: int, micro_batches: int) -> tuple[Layout, Layout]:
+def graphs_of(name: str, stages: int, micro_batches: int) -> tuple[ScheduleGraph, ScheduleGraph]:
     """The nodes of a schedule with messages, one stage a rank: of few micro-batches, and of all.
 
     What repeats itself every 2, 3 or 4 micro-batches does so every PERIOD.
     """
     _, a_round = repeating_micro_batches(name, stages, micro_batches)
     omitted = (micro_batches - 3 * stages - 2 * PERIOD) // PERIOD * PERIOD if a_round == 1 else 0
-    full = layout_of(name, stages, micro_batches, micro_batches, 1, PERIOD, messages=True)
+    full = graph_of(name, stages, micro_batches, micro_batches, 1, PERIOD, messages=True)
     if omitted <= 0:
         return full, full
     laid_out = micro_batches - omitted
-    return layout_of(name, stages, micro_batches, laid_out, 1, PERIOD, messages=True), full
+    return graph_of(name, stages, micro_batches, laid_out, 1, PERIOD, messages=True), full
 
 
 class PassTimes(NamedTuple):
@@ -102,25 +102,25 @@ def rank_ends(name: str, micro_batches: int, virtual: int, times: PassTimes) -> 
 
 def _played(
     name: str, micro_batches: int, virtual: int, times: PassTimes
-) -> tuple[FloatArray, FloatArray, Layout, int]:
+) -> tuple[FloatArray, FloatArray, ScheduleGraph, int]:
     """As few micro-batches as show when the ranks end; arguments as of `rank_ends`.
 
     Returns:
         [S] when each rank has run its last pass, with all micro-batches; [n] when passes and messages end, with the
-        micro-batches that were played; the layout of these; and R (core.schedules.repeating_micro_batches).
+        micro-batches that were played; the graph of these; and R (core.schedules.repeating_micro_batches).
     """
     from automap_models.simulate import play
 
     ranks, messages, durations = times.forward_s.size // virtual, bool(times.transfer_s.any()), times.durations()
     played, a_round = repeating_micro_batches(name, ranks, micro_batches)
     while True:
-        layout = layout_of(name, ranks, micro_batches, played, virtual, a_round, messages)
-        ends = np.empty(layout.nodes.shape[1] + 1)
-        play.play(layout.nodes, durations, ends)
-        later_s = play.later_s(layout, ends)
+        graph = graph_of(name, ranks, micro_batches, played, virtual, a_round, messages)
+        ends = np.empty(graph.nodes.shape[1] + 1)
+        play.play(graph.nodes, durations, ends)
+        later_s = play.later_s(graph, ends)
         if not np.isnan(later_s):
-            return ends[layout.last + 1] + later_s, ends[1:], layout, a_round
-        if layout.early.size:
+            return ends[graph.last + 1] + later_s, ends[1:], graph, a_round
+        if graph.early.size:
             played = min(micro_batches, 2 * played + (micro_batches - 2 * played) % a_round)
         else:
             played = micro_batches
@@ -168,13 +168,13 @@ def longest_chains(
     """
     from automap_models.simulate.play import KINDS, MESSAGE, chain_counts
 
-    of_ranks, ends, layout, a_round = _played(name, micro_batches, virtual, times)
+    of_ranks, ends, graph, a_round = _played(name, micro_batches, virtual, times)
     kinds = 1 + KINDS * times.forward_s.size
 
     def chain(rank: int) -> Chain | None:
         end_s = float(of_ranks[rank])
-        last = int(layout.last[rank])
-        counts, complete = chain_counts(layout.nodes, ends, last, kinds, layout.more, a_round)
+        last = int(graph.last[rank])
+        counts, complete = chain_counts(graph.nodes, ends, last, kinds, graph.more, a_round)
         forward, both, inputs, weights = (of_kind := counts[1:].reshape(-1, KINDS).T)[:4]
         longest = Chain(np.stack([forward, both + inputs, both + weights]), of_kind[MESSAGE, :-1], rank)
         return longest if complete and abs(longest.seconds(times) - end_s) <= 1e-6 * end_s else None
@@ -220,7 +220,7 @@ def plan_steps(
     """
     from automap_models.simulate import play
 
-    ends: FloatArray = play.steps(*layouts_of(name, times.forward_s.shape[1], micro_batches), times.durations())
+    ends: FloatArray = play.steps(*graphs_of(name, times.forward_s.shape[1], micro_batches), times.durations())
     for sum_s, holds in zip(tied_s.T, np.moveaxis(holders, 1, 0), strict=True):
         end_s = np.where(holds, ends, 0.0).max(axis=1, initial=0.0) + sum_s
         ends = np.where(holds, end_s[:, None], ends)

@@ -250,8 +250,8 @@ def choices_table(searched: StrategyResult) -> Table:
     columns = _columns(rows, searched.cost.step_s)
     strategy = columns.pop("strategy")
     layout = (Column("what each choice buys", [row.name for row in rows], text=True), *columns.values())
-    needs = [(row.name, ", ".join(row.requires)) for row in rows if row.requires]
-    return Table((*layout, strategy), layout, reasons=needs, title="what else that needs")
+    further = [(row.name, ", ".join(row.requires)) for row in rows if row.requires]
+    return Table((*layout, strategy), layout, reasons=further, title="what else that needs")
 
 
 def sizes_table(results: Sequence[Result[StrategyProblem, Strategy]]) -> Table:

@@ -68,3 +68,33 @@ def test_a_function_is_compiled_once_whatever_constants_it_is_called_with(tmp_pa
     file = tmp_path / "program.py"
     file.write_text(CONSTANTS, encoding="utf-8")
     assert run(file, tmp_path / "cache") == ["18 1", ""]
+
+
+RENAMED = """
+from typing import NamedTuple
+
+from automap_models.core.compiled import jit
+
+
+class {name}(NamedTuple):
+    number: int
+
+
+@jit
+def doubled(given):
+    return 2 * given.number
+
+
+print(doubled({name}(21)))
+"""
+
+
+def test_what_another_version_kept_is_compiled_again(tmp_path: Path) -> None:
+    """After an upgrade in which a class had another name every command ended in numba's AttributeError."""
+    file, cache = tmp_path / "program.py", tmp_path / "cache"
+    for name in ("Layout", "ScheduleGraph", "ScheduleGraph"):
+        module, program = tmp_path / "kernels.py", "import kernels\n"
+        module.write_text(RENAMED.format(name=name), encoding="utf-8")
+        file.write_text(program, encoding="utf-8")
+        assert run(file, cache) == ["42", ""]
+    assert any(cache.rglob("*.nbi"))

@@ -23,7 +23,7 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_216, 37),
+    "core": (8_220, 37),
     "cost": (4_129, 20),
     "envs": (1_509, 12),
     "export": (2_495, 17),
@@ -37,13 +37,13 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_392, 19),
-    "planners/strategies": (3_359, 14),
+    "planners/strategies": (3_361, 14),
     "plots": (1_236, 9),
     "requests": (2_823, 15),
     "rl": (960, 9),
     "serve": (1_150, 7),
     "run": (4_713, 24),
-    "simulate": (1_801, 10),
+    "simulate": (1_803, 10),
     "torch_export": (2_845, 13),
     "workloads": (6_080, 35),
     "zoo": (1, 1),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_205, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_313, "files": 429, "compiled": 76, "numbers": 267}
+TOTALS = {"lines": 78_321, "files": 429, "compiled": 76, "numbers": 267}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

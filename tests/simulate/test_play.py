@@ -11,7 +11,7 @@ from automap_models.core.schedules import SCHEDULES, WARM_UPS
 from automap_models.cost.overlap import TiedSum
 from automap_models.simulate import play
 from automap_models.simulate.engine import Timeline, simulate
-from automap_models.simulate.rounds import PlanTimes, layout_of, layouts_of, plan_steps, tied_arrays
+from automap_models.simulate.rounds import PlanTimes, graph_of, graphs_of, plan_steps, tied_arrays
 
 
 def _real(rng: np.random.Generator, *shape: int) -> FloatArray:
@@ -73,12 +73,12 @@ def test_every_schedule_takes_what_the_engine_draws(seed: int, name: str) -> Non
     ranks, virtual = int(rng.integers(1, 5)), SCHEDULES[name].virtual or int(rng.integers(1, 4))
     micro_batches = 2 * ranks * int(rng.integers(1, 4))
     plan = Drawn(rng, ranks * virtual)
-    layout = layout_of(name, ranks, micro_batches, micro_batches, virtual, 1, messages=True)
-    durations, ends = np.zeros(1 + play.KINDS * ranks * virtual), np.empty(layout.nodes.shape[1] + 1)
+    graph = graph_of(name, ranks, micro_batches, micro_batches, virtual, 1, messages=True)
+    durations, ends = np.zeros(1 + play.KINDS * ranks * virtual), np.empty(graph.nodes.shape[1] + 1)
     kinds = durations[1:].reshape(-1, play.KINDS)
     kinds[:, :4] = np.stack([plan.forward, plan.backward, plan.inputs, plan.weights], axis=1)
     kinds[:-1, play.MESSAGE] = plan.transfer
-    play.play(layout.nodes, durations, ends)
+    play.play(graph.nodes, durations, ends)
     plan.tied, plan.reduce, plan.late, plan.update = [], *np.zeros((3, ranks * virtual))
     assert ends.max() == pytest.approx(plan.drawn(name, ranks, micro_batches, virtual).length_s, rel=1e-12)
 
@@ -103,6 +103,6 @@ def test_a_hundred_thousand_micro_batches_take_as_long_as_the_slowest_stage_with
 
 
 def test_a_long_schedule_is_played_by_a_few_of_its_rounds() -> None:
-    few, all_of_them = layouts_of("1f1b", 4, 1000)
+    few, all_of_them = graphs_of("1f1b", 4, 1000)
     assert few.nodes.shape[1] * 20 < all_of_them.nodes.shape[1]
     assert (few.more, all_of_them.more) == ((1000 - 40) // 12, 0)

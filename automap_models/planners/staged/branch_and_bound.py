@@ -36,7 +36,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
-from automap_models.planners.staged.improve import layouts, plan_of
+from automap_models.planners.staged.improve import graphs, plan_of
 from automap_models.planners.staged.move_kernel import Search, judged, search_from
 from automap_models.planners.staged.stage_arrays import RATE, START, C, stage_arrays
 from automap_models.planners.staged.stage_kernel import (
@@ -82,7 +82,7 @@ def shortest_below(
     stages, boundary = stage_arrays(problem, places)
     start = np.zeros((3, problem.stages + 1), dtype=np.int64)
     start[BOUNDARY, -1], start[DEVICE, -1] = stages.last, stages.devices
-    search = search_from(stages, layouts(problem), start)
+    search = search_from(stages, graphs(problem), start)
     room = stages.devices * stages.last * len(stages.kind)
     ends = Ends(
         np.empty((problem.stages, room, 3), np.int64),

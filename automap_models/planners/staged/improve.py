@@ -22,13 +22,13 @@ from automap_models.planners.staged.feasibility import packed
 from automap_models.planners.staged.move_kernel import moved_on, step_of
 from automap_models.planners.staged.stage_arrays import StageArrays, of_equal_stages, stage_arrays
 from automap_models.planners.staged.stage_kernel import BOUNDARY, DEVICE, SHARDING
-from automap_models.simulate.play import Layout
-from automap_models.simulate.rounds import layouts_of
+from automap_models.simulate.play import ScheduleGraph
+from automap_models.simulate.rounds import graphs_of
 
 SHIFT, DEVICES = 32, 8
 """How far a stage is shifted at most at once, in places and in devices."""
 _NOTHING = np.zeros(0, np.int64)
-NO_SCHEDULE = Layout(np.zeros((4, 0), np.int64), _NOTHING, _NOTHING, _NOTHING, 0)
+NO_SCHEDULE = ScheduleGraph(np.zeros((4, 0), np.int64), _NOTHING, _NOTHING, _NOTHING, 0)
 """By the length L."""
 PASSES = 4e5
 """Of the simulator that the moves of one problem may take, about: some ten milliseconds."""
@@ -63,8 +63,8 @@ class Moves:
         return stage_arrays(self.problem, self.places)
 
     @cached_property
-    def _layouts(self) -> tuple[Layout, Layout]:
-        return layouts(self.problem)
+    def _graphs(self) -> tuple[ScheduleGraph, ScheduleGraph]:
+        return graphs(self.problem)
 
     @property
     def stages(self) -> StageArrays:
@@ -83,7 +83,7 @@ class Moves:
 
     def step_s(self, plan: StagedPlan) -> float:
         """The step of a plan that cuts at these places, to rounding; inf where it does not fit or a stage is empty."""
-        return float(step_of(self.stages, self._layouts, self._route(plan)))
+        return float(step_of(self.stages, self._graphs, self._route(plan)))
 
     def constructed(self) -> list[StagedPlan]:
         """The plan of the least bottleneck by a table (bottleneck), whatever the devices of stages; none, or one."""
@@ -109,12 +109,12 @@ class Moves:
             passes: of the simulator, about, in all.
         """
         stages, best_s, best, rest = self.stages, np.inf, None, passes
-        rated = [(float(step_of(stages, self._layouts, route)), route) for route in map(self._route, starts)]
+        rated = [(float(step_of(stages, self._graphs, route)), route) for route in map(self._route, starts)]
         by_device = np.zeros(1, dtype=np.int64) if equal else near(DEVICES)
         for _, start in sorted(rated, key=lambda pair: pair[0])[:count]:
             if rest <= 0.0:
                 break
-            step_s, route, taken = moved_on(stages, self._layouts, start, best_s, near(SHIFT), by_device, rest)
+            step_s, route, taken = moved_on(stages, self._graphs, start, best_s, near(SHIFT), by_device, rest)
             rest -= taken
             if step_s < best_s:
                 best_s, best = float(step_s), self.plan(route)
@@ -137,11 +137,11 @@ class Moves:
         return route
 
 
-def layouts(problem: StagedProblem) -> tuple[Layout, Layout]:
+def graphs(problem: StagedProblem) -> tuple[ScheduleGraph, ScheduleGraph]:
     """The schedule of a problem as the player takes it; without nodes where it has none."""
     if problem.schedule is None:
         return NO_SCHEDULE, NO_SCHEDULE
-    return layouts_of(problem.schedule, problem.stages, problem.micro_batches)
+    return graphs_of(problem.schedule, problem.stages, problem.micro_batches)
 
 
 def plan_of(problem: StagedProblem, route: IntArray, boundary: IntArray, planner: str) -> StagedPlan:

@@ -44,7 +44,7 @@ from automap_models.planners.staged.stage_kernel import (
     pipeline_length,
     sum_copies,
 )
-from automap_models.simulate.play import KINDS, Layout, stage_ends, updated
+from automap_models.simulate.play import KINDS, ScheduleGraph, stage_ends, updated
 
 BOUND = 0.4
 """A lower bound takes S² times as long as so many passes of the simulator."""
@@ -54,7 +54,7 @@ class Search(NamedTuple):
     """A search from plan to shorter plan.
 
     Attributes:
-        few, full: the schedule as the player takes it (simulate.rounds.layouts_of); no nodes are for the length L.
+        few, full: the schedule as the player takes it (simulate.rounds.graphs_of); no nodes are for the length L.
         route, times: [3, S+1] and [1 + 7·S] the best plan so far (stage_kernel), and what its stages take
             (simulate.play).
         trial, draft: of the plan that is looked at.
@@ -63,8 +63,8 @@ class Search(NamedTuple):
     """
 
     stages: StageArrays
-    few: Layout
-    full: Layout
+    few: ScheduleGraph
+    full: ScheduleGraph
     route: IntArray
     times: FloatArray
     trial: IntArray
@@ -74,22 +74,22 @@ class Search(NamedTuple):
     taken: FloatArray
 
 
-def search_from(stages: StageArrays, layouts: tuple[Layout, Layout], start: IntArray) -> Search:
+def search_from(stages: StageArrays, graphs: tuple[ScheduleGraph, ScheduleGraph], start: IntArray) -> Search:
     """A search that has not begun, with nothing in `times`."""
-    times, room = np.zeros((2, 1 + KINDS * stages.stages)), np.empty(layouts[1].nodes.shape[1] + 1)
+    times, room = np.zeros((2, 1 + KINDS * stages.stages)), np.empty(graphs[1].nodes.shape[1] + 1)
     ends, taken = np.empty(stages.stages), np.zeros(1)
-    return Search(stages, *layouts, start.copy(), times[0], start.copy(), times[1], room, ends, taken)
+    return Search(stages, *graphs, start.copy(), times[0], start.copy(), times[1], room, ends, taken)
 
 
-def step_of(stages: StageArrays, layouts: tuple[Layout, Layout], route: IntArray) -> float:
+def step_of(stages: StageArrays, graphs: tuple[ScheduleGraph, ScheduleGraph], route: IntArray) -> float:
     """The step of a route in the best shardings; inf where it does not fit."""
     nowhere = np.zeros(1, dtype=np.int64)
-    return moved_on(stages, layouts, route, np.inf, nowhere, nowhere, 0.0)[0]
+    return moved_on(stages, graphs, route, np.inf, nowhere, nowhere, 0.0)[0]
 
 
 def moved_on(
     stages: StageArrays,
-    layouts: tuple[Layout, Layout],
+    graphs: tuple[ScheduleGraph, ScheduleGraph],
     start: IntArray,
     limit_s: float,
     by_boundary: IntArray,
@@ -106,7 +106,7 @@ def moved_on(
     Returns:
         The step and the route; inf where nothing is shorter than the limit. And how many passes it took about.
     """
-    search = search_from(stages, layouts, start)
+    search = search_from(stages, graphs, start)
     step_s = searched(search, limit_s, by_boundary, by_device, most)
     return step_s, search.route, float(search.taken[0])
 

@@ -416,15 +416,17 @@ class Search:
         self.incumbent.take(completions.improved(layers, float("inf"), lambda: self.deadline.passed))
 
     def group_ranks(self) -> None:
-        """Let ZeRO of the best strategy divide within groups of ranks that fill whole nodes."""
+        """Let ZeRO of the best strategy divide within groups of ranks that fill whole nodes, for half a per cent or
+        more."""
         assert self.best is not None
+        limit_s = self.best.step_s * (1 - 0.005)
         best, within, per_node = self.best.strategy, self.problem.within, self.problem.cluster.devices_per_node
         given = "dp_replicate" in self.problem.fixed or GROUPS in self.problem.without
         for groups in divisors(gcd(best.dp, best.expert_data)) if best.zero and not given else ():
             fills = best.devices // (best.pp * groups) % per_node == 0
             if 1 < groups < best.shards and fills and (within is None or within.replicate_objection(groups) is None):
-                grouped = replace(best, dp_replicate=groups)
-                self.incumbent.take(priced(self.pricing, grouped, self.problem.reserve(best.pp)))
+                grouped = priced(self.pricing, replace(best, dp_replicate=groups), self.problem.reserve(best.pp))
+                self.incumbent.take(grouped if grouped is not None and grouped.step_s <= limit_s else None)
 
     def simplest(self, best: Completion) -> Completion:
         """The same with ZeRO-1 in place of ZeRO-2 where that fits and takes as long: fewer frameworks have ZeRO-2."""

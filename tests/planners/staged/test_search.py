@@ -19,7 +19,7 @@ from automap_models.errors import BadInput
 from automap_models.planners import effort
 from automap_models.planners.base import NEVER, Deadline
 from automap_models.planners.staged import branch_and_bound
-from automap_models.planners.staged.improve import layouts
+from automap_models.planners.staged.improve import graphs
 from automap_models.planners.staged.move_kernel import step_of
 from automap_models.planners.staged.search import ExactPlanner, anytime_search, certify
 from automap_models.planners.staged.stage_arrays import stage_arrays
@@ -163,7 +163,7 @@ def annealed_s(problem: StagedProblem, draws: int) -> float:
         stage[:2, other] += rng.integers((-6, -2), (7, 3))
         if (np.diff(stage[:2], axis=1) <= 0).any():
             continue
-        taken = step_of(stages, layouts(problem), stage)
+        taken = step_of(stages, graphs(problem), stage)
         heat = 0.1 * (1 - draw / draws) ** 2 + 1e-4
         if taken < step or (np.isfinite(taken) and rng.random() < np.exp(-(taken / step - 1) / heat)):
             route, step, best = stage, taken, min(best, taken)

@@ -22,7 +22,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.costs import SearchResult
-from automap_models.planners.staged.improve import layouts
+from automap_models.planners.staged.improve import graphs
 from automap_models.planners.staged.move_kernel import judged, search_from
 from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.stage_arrays import stage_arrays
@@ -251,7 +251,7 @@ def test_stages_in_shardings_on_mixed_nodes_take_what_plans_cost(seed, clock, ma
     problem = on_mixed_nodes(hybrid_problem(seed, make_problem, max_n=6), seed)
     problem = with_a_clock(problem) if clock else problem
     problem = replace(problem, schedule="1f1b")
-    (stages, boundary), schedule, plans = stage_arrays(problem), layouts(problem), list(every_plan(problem))
+    (stages, boundary), schedule, plans = stage_arrays(problem), graphs(problem), list(every_plan(problem))
     for plan in plans[:: max(len(plans) // 200, 1)]:
         cost, route = step_cost(problem, plan), np.zeros((3, problem.stages + 1), dtype=np.int64)
         route[0, 1:] = *np.searchsorted(boundary, np.array(plan.cuts, dtype=np.int64) + 1), stages.last

@@ -17,7 +17,7 @@ from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners import effort
-from automap_models.planners.staged.improve import Moves, layouts, near, plan_of
+from automap_models.planners.staged.improve import Moves, graphs, near, plan_of
 from automap_models.planners.staged.move_kernel import block, moved_on, search_from, step_of
 from automap_models.planners.staged.search import TablesPlanner
 from automap_models.planners.staged.stage_arrays import stage_arrays
@@ -75,7 +75,7 @@ def random_route(problem: StagedProblem, rng: np.random.Generator) -> np.ndarray
 def test_the_step_of_a_route_is_that_of_its_plan(seed: int, n: int, count: int, micro: int, name: str | None) -> None:
     """Whatever overlaps, is tied, padded, or shares a link; and no lower bound is longer."""
     problem = problem_of(seed, n, count, micro, name)
-    stages, schedule = stage_arrays(problem)[0], layouts(problem)
+    stages, schedule = stage_arrays(problem)[0], graphs(problem)
     rng = np.random.default_rng(seed)
     for _ in range(3):
         route = random_route(problem, rng)
@@ -90,7 +90,7 @@ def test_the_step_of_a_route_is_that_of_its_plan(seed: int, n: int, count: int, 
 def test_moves_lead_to_the_step_that_they_say(seed: int, n: int, count: int, micro: int, name: str | None) -> None:
     """Which is shorter than that of the start, or nothing is; the search stops when it has taken what it may."""
     problem = problem_of(seed, n, count, micro, name)
-    stages, schedule = stage_arrays(problem)[0], layouts(problem)
+    stages, schedule = stage_arrays(problem)[0], graphs(problem)
     start = random_route(problem, np.random.default_rng(seed))
     begun_s = step_of(stages, schedule, start)
     reached_s, route, _ = moved_on(stages, schedule, start, np.inf, near(8), near(4), np.inf)
