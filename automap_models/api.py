@@ -362,7 +362,7 @@ def doctor(
 
 
 def run(plan: PlannedResult | StrategyResult | PathLike, model: PathLike, **options: Any) -> RunRecord | None:
-    """Run a plan for some steps, one process a device, and hold it against its prediction, as `automap run` does.
+    """Run a plan for some steps, one process a device, and compare it with its prediction, as `automap run` does.
 
     Args:
         plan: a result of stages, or the file of a plan of stages or of shardings; strategies are for `export`.

@@ -27,7 +27,7 @@ SUMMARIES: Mapping[str, str] = {
     "doctor": "read a command line or configuration of another program: price it, and say what is better",
     "place": "place the operators of a model on accelerators and CPUs",
     "search": "search the shardings of a model's operations, or train an agent on its pipeline",
-    "run": "run a plan on this machine or under torchrun, and hold it against its prediction",
+    "run": "run a plan on this machine or under torchrun, and compare it with its prediction",
     "export": "write a plan for another framework",
     "models": "list the models that have a name",
     "serve": "price strategies on a web page, while their fields are moved",

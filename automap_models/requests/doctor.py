@@ -124,9 +124,9 @@ def _require_read(request: DoctorRequest, setting: Setting) -> None:
     names = [name for name in setting.unread if not {name.lstrip("-"), "all"} & ignored]
     if names:
         listed = ", ".join(f"`{name}` ({setting.unread[name]})" for name in names[:8])
-        what = f"{listed} may matter for time or memory and are not known here"
+        what = f"automap cannot price {listed}, which may matter for time or memory"
         example = names[0].lstrip("-")
-        do = f"give `ignore` for each that is to be priced without, such as `ignore` {example}, or `ignore` all"
+        do = f"leave out one with `ignore` {example}, or all with `ignore` all"
         raise BadInput(what, where=request.what[:60].partition("\n")[0], do=do)
 
 

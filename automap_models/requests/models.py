@@ -42,7 +42,8 @@ def solve(request: ModelsRequest, watch: Watch) -> tuple[NamedModel, ...] | tupl
     Raises:
         BadInput: none has it.
     """
-    word = request.filter.lower().replace("_", "-")
+    on_the_hub = catalogue.canonical(request.filter) if "/" in request.filter else None
+    word = (on_the_hub or request.filter).lower().replace("_", "-")
     matching: tuple[NamedModel, ...] | tuple[str, ...]
     if request.model_types:
         matching = tuple(kind for kind in MODEL_TYPES if word in kind.replace("_", "-"))

@@ -39,7 +39,7 @@ BUDGET = {
     "planners/staged": (3_392, 19),
     "planners/strategies": (3_361, 14),
     "plots": (1_236, 9),
-    "requests": (2_823, 15),
+    "requests": (2_824, 15),
     "rl": (960, 9),
     "serve": (1_150, 7),
     "run": (4_713, 24),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_298, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_321, "files": 429, "compiled": 76, "numbers": 267}
+TOTALS = {"lines": 78_322, "files": 429, "compiled": 76, "numbers": 267}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

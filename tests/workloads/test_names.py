@@ -71,6 +71,11 @@ def test_a_word_of_the_name_or_of_the_family_chooses_models(capsys: pytest.Captu
     assert "arXiv 2407.21783" in model["source"]
 
 
+def test_a_name_of_the_hub_is_found() -> None:
+    """`automap models Qwen/Qwen3-8B` was in no name, while `automap plan` took it."""
+    assert [model.name for model in solve(ModelsRequest("Qwen/Qwen3-8B"))] == ["qwen3-8b"]
+
+
 def test_all_models_and_all_families_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert [model.name for model in solve(ModelsRequest())] == list(WORKLOADS)
     assert main(["models", "--families"]) == 0

@@ -131,7 +131,7 @@ def test_deepspeed_s_file_changes_in_its_own_words(tmp_path: Path, capsys: pytes
         ("--bf16", {}, "which devices it runs on"),
         ("--bf16 --fp16", {"device": "h100"}, "contradicts"),
         ("--bf16 --micro-batch-size 2", {"device": "h100"}, "line 3 and line 4"),
-        ("--bf16 --use-torch-fsdp2", {"device": "h100"}, "--use-torch-fsdp2` (line 3) may matter"),
+        ("--bf16 --use-torch-fsdp2", {"device": "h100"}, "--use-torch-fsdp2` (line 3), which may matter"),
         ("--bf16 --pipeline-model-parallel-size $PP", {"device": "h100"}, "PP=VALUE"),
         ("--bf16 --pipeline-model-parallel-size two", {"device": "h100"}, "is 'two'"),
         ("--bf16 --pipeline-model-parallel-layout Ex|L", {"device": "h100"}, "Ett|tttt|ttL"),
