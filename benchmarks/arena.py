@@ -1,7 +1,7 @@
 """Sailor's planners and ours on Sailor's profiles, all judged by Sailor's simulator.
 
     python benchmarks/arena.py CLONE --python INTERPRETER --answers FOLDER [--limit 300] [--rows 1]
-                               [--model NAME …] [--cluster NAME …]
+                               [--planner NAME …] [--model NAME …] [--cluster NAME …]
 
 CLONE is a clone of Sailor's artefact (SOSP '25, github eth-easl/sailor) at COMMIT, INTERPRETER a Python 3.10 that has
 what its planners import (numpy, pandas, scipy, pymetis, pyomo, pybind11, torch, transformers), where a C++ compiler
@@ -11,7 +11,7 @@ the clone is built beside the answers, in FOLDER; a planner whose answers lie th
 A planner's plan is the first of its own order that fits by their simulator, as in their evaluation. Beside them stand
 
 - `automap`: the planner of strategies on automap's clock of the devices, which reads no profile of theirs; its
-  strategies are those that their simulator can price (fp32, 1F1B, no ZeRO, no recomputation);
+  strategies are those that their simulator can price (fp32 by TF32, 1F1B, no ZeRO, no recomputation);
 - `automap on their times`: the same with each kind of device as fast as makes micro-batches take the time that they
   take by their profile, sums of tensor parallelism included;
 - `search of this script`: an exact one on the numbers that their simulator computes with (sailor_clock.py), which no
