@@ -1,7 +1,7 @@
 """Sailor's planners and ours on Sailor's profiles, all judged by Sailor's simulator.
 
     python benchmarks/arena.py CLONE --python INTERPRETER --answers FOLDER [--limit 300] [--rows 1]
-                               [--model NAME …] [--cluster NAME …]
+                               [--planner NAME …] [--model NAME …] [--cluster NAME …]
 
 CLONE is a clone of Sailor's artefact (SOSP '25, github eth-easl/sailor) at COMMIT, INTERPRETER a Python 3.10 that has
 what its planners import (numpy, pandas, scipy, pymetis, pyomo, pybind11, torch, transformers), where a C++ compiler
@@ -11,7 +11,9 @@ the clone is built beside the answers, in FOLDER; a planner whose answers lie th
 A planner's plan is the first of its own order that fits by their simulator, as in their evaluation. Beside them stand
 
 - `automap`: the planner of strategies on automap's clock of the devices, which reads no profile of theirs; its
-  strategies are those that their simulator can price (fp32, 1F1B, no ZeRO, no recomputation);
+  strategies are those that their simulator can price (fp32 by TF32, 1F1B, no ZeRO, no recomputation);
+- `automap on their times`: the same with each kind of device as fast as makes micro-batches take the time that they
+  take by their profile, sums of tensor parallelism included;
 - `search of this script`: an exact one on the numbers that their simulator computes with (sailor_clock.py), which no
   user of automap has: it says what is to be had there.
 """
@@ -28,9 +30,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, combinations, pairwise, product
+from operator import itemgetter
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -38,19 +41,24 @@ from typing import Any
 from common import print_rows, require_commit, tracked
 from sailor_clock import Clock, ClockedPlan, End, Replicas, shortest
 
-from automap_models.core.cluster import Cluster, NodeGroup
+from automap_models.core.cluster import Cluster, NodeGroup, ZoneLink
+from automap_models.core.device import Device
+from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
+from automap_models.simulate.strategy import StrategyPricing
 from automap_models.workloads.source import read_model_work
 
 COMMIT = "cf2c8e3cc53ce178fe58a4003f46b4b6b848fc33"
 MODELS = {"OPT-350": "training_config_opt_350.json", "GPT-Neo-2.7": "training_config_gpt_neo27.json"}
 ZONE = "us-central1-a"
-TRACES = {"homogeneous": "gpu_trace_scaled", "mixed": "gpu_trace_heterogeneous_imbalanced"}
-MIXED = ("SAILOR", "AMP", "FlashFlex", "Metis")
-"""The planners that their evaluation of mixed clusters has."""
+TRACES = {
+    "homogeneous": "gpu_trace_scaled",
+    "mixed": "gpu_trace_heterogeneous_imbalanced",
+    "zones": "gpu_trace_multizone",
+}
 PROFILES = {
     "SAILOR": None,
     "AMP": "baselines/AMP/profiles/{model}",
@@ -64,12 +72,18 @@ PROFILES = {
     "Varuna": "baselines/Varuna/profiles/{model}/A100-40/profile_4.json",
 }
 """Planner → where its profile lies under sailor/Planner."""
+PLANNERS = {
+    "homogeneous": tuple(PROFILES),
+    "mixed": ("SAILOR", "AMP", "FlashFlex", "Metis"),
+    "zones": ("SAILOR", "DTFM"),
+}
+"""Clusters → the planners that their evaluation of them has."""
 MEMORY_GIB = {"A100-40": 40, "V100-16": 16}
 KINDS = {"A100-40": "a100-40", "V100-16": "v100"}
 """Kind of device → its name here."""
 JUDGE = """
 import contextlib, io, json, sys
-from sailor.Planner.simulations.runtime_simulator import Simulator
+from sailor.Planner.simulations.runtime_simulator import Simulator, convert_homogeneous
 from sailor.Planner.simulations.simulator import simulate_plan
 root, model, zone, plans = json.load(sys.stdin)
 base = root + "/sailor/sailor/Planner"
@@ -78,12 +92,15 @@ said = io.StringIO()
 with contextlib.redirect_stdout(said):
     simulator = Simulator(root, read("/simulations/configs/" + model), read("/llm_info.json"), False,
                           read("/simulations/profiles_tmp.json"), zone)
-    answers = [(bool(simulator.check_config_fits(plan)), simulate_plan(simulator, plan, zone)[0]) for plan in plans]
+    answers = [(bool(simulator.check_config_fits(plan)), simulate_plan(simulator, plan, zone)[0],
+                simulator.estimate_sync_time(convert_homogeneous(plan, simulator.training_config))) for plan in plans]
 json.dump(answers, sys.stdout)
 """
-"""Whether plans fit by their simulator, and their steps a second."""
-THEIR_CLOCK, OUR_CLOCK = "search of this script", "automap"
-PRICED = {"precision": "fp32", "schedule": "1f1b", "zero": 0, "recompute": "none", "cp": 1, "vp": 1}
+"""Whether plans fit by their simulator, their steps a second, and the seconds that all-reduces take of a step."""
+THEIR_CLOCK, OUR_CLOCK, THEIR_TIMES = "search of this script", "automap", "automap on their times"
+FREE = 1e15
+"""Bytes, and bytes a second, of which nobody lacks any."""
+PRICED: dict[str, Any] = {"precision": "fp32", "schedule": "1f1b", "zero": 0, "recompute": "none", "cp": 1, "vp": 1}
 """Strategies that their simulator can price."""
 
 
@@ -97,6 +114,7 @@ class Answer:
         throughput: steps a second by their simulator; 0 where no plan fits.
         search_s: to plan, wall time.
         refused: plans before it, in the planner's order, that do not fit.
+        reduced_s: that all-reduces take of a step; of theirs nobody says.
     """
 
     planner: str
@@ -104,6 +122,7 @@ class Answer:
     throughput: float
     search_s: float
     refused: int
+    reduced_s: float = math.nan
 
 
 class Sailor:
@@ -159,10 +178,9 @@ class Sailor:
         return heading, rows
 
     def clusters(self, trace: str) -> list[dict[str, int]]:
-        """Devices by kind of each row of a trace in one zone."""
+        """Devices by kind and zone (A100-40_us-central1-a) of each row of a trace."""
         heading, rows = self.rows(trace)
-        kinds = [name.partition("_")[0] for name in heading.split(",")[2:]]
-        return [dict(zip(kinds, map(int, row.split(",")[2:]), strict=True)) for row in rows]
+        return [dict(zip(heading.split(",")[2:], map(int, row.split(",")[2:]), strict=True)) for row in rows]
 
     def theirs(self, planner: str, model: str, trace: str, number: int) -> Answer:
         """One of their planners on a row of a trace; in place of a plan the reason why there is none."""
@@ -203,26 +221,70 @@ class Sailor:
         pairs = ((f"--{name}", str(value)) for name, value in options.items())
         return [self.python, base / "simulations/simulator.py", *(word for pair in pairs for word in pair)]
 
-    def clock(self, model: str) -> Clock:
-        """The numbers that their simulator computes with, for devices of the traces."""
+    def clock(self, model: str, devices: Mapping[str, int]) -> Clock:
+        """The numbers that their simulator computes with; between regions the least bandwidth of their zones."""
         profiles, sizes = self.read("simulations/profiles_tmp.json"), self.read("llm_info.json")
-        samples = self.read(f"simulations/configs/{MODELS[model]}")["global_batch_size"]
-        ends = [*product(MEMORY_GIB, (1, 2, 4))]
-        links = {(a, b): self.link(a, b)[0] for a, b in product(ends, repeat=2)}
-        return Clock(profiles[model], sizes[model], links, MEMORY_GIB, samples)
+        samples, places = self.read(f"simulations/configs/{MODELS[model]}")["global_batch_size"], regions(devices)
+        kinds, tps = {place: place.partition("_")[0] for place in places}, (1, 2, 4)
+        links = {
+            ((a, m), (b, n)): min((self.link((x, m), (y, n)) for x in places[a] for y in places[b]), key=itemgetter(1))
+            for a, b, m, n in product(places, places, tps, tps)
+        }
+        times = {place: profiles[model][kind] for place, kind in kinds.items()}
+        memory = {place: MEMORY_GIB[kind] for place, kind in kinds.items()}
+        return Clock(times, sizes[model], {ends: link[0] for ends, link in links.items()}, memory, samples)
+
+    @cached_property
+    def bandwidths(self) -> Any:
+        """[zone][kind][devices][zone][kind][devices] → coefficients of the bandwidth, and the most in bytes/s."""
+        return self.read("../providers/multizone_bandwidths_het.json")
 
     def link(self, sender: End, receiver: End) -> tuple[list[float], float]:
-        """Between so many devices of a kind: coefficients of the bandwidth over the size, and the most in bytes/s."""
-        links = json.loads((self.planner.parent / "providers/multizone_bandwidths_het.json").read_text())
-        coefficients, most = links[ZONE][sender[0]][str(sender[1])][ZONE][receiver[0]][str(receiver[1])]
+        """Between so many devices of a kind in a zone: coefficients of the bandwidth over the size, and the most."""
+        (kind, zone), (other, place) = sender[0].split("_"), receiver[0].split("_")
+        coefficients, most = self.bandwidths[zone][kind][str(sender[1])][place][other][str(receiver[1])]
         return coefficients, most
 
-    def judged(self, model: str, plans: Sequence[ClockedPlan]) -> list[tuple[bool, float]]:
-        """Whether plans fit by their simulator, and steps a second."""
-        dictionaries = [plan.dictionary(ZONE) for plan in plans]
+    def cluster(self, devices: Mapping[str, int]) -> Cluster:
+        """Ours of their nodes; their simulator has no latency between zones."""
+        groups = []
+        for name, count in devices.items():
+            kind, zone = name.split("_")
+            inter, memory = 4 * self.link((name, 1), (name, 1))[1], MEMORY_GIB[kind] * 2.0**30
+            groups.append(NodeGroup(count // 4, 4, 300e9, inter, memory, KINDS[kind], zone=zone))
+        named = {name.split("_")[1]: name for name in devices}
+        links = [ZoneLink((a, b), 4 * self.link((named[a], 1), (named[b], 1))[1]) for a, b in combinations(named, 2)]
+        return Cluster.of_groups(groups, zone_links=links)
+
+    def judged(self, model: str, plans: Sequence[ClockedPlan]) -> list[tuple[bool, float, float]]:
+        """What JUDGE says of plans."""
+        dictionaries = [plan.dictionary() for plan in plans]
         question = json.dumps([str(self.root), MODELS[model], ZONE, dictionaries])
         answers = self._run([self.python, "-c", JUDGE], self.planner / "simulations", question)
-        return [(fits, throughput) for fits, throughput in json.loads(answers)]
+        return [(fits, throughput, reduced_s) for fits, throughput, reduced_s in json.loads(answers)]
+
+
+def regions(devices: Mapping[str, int]) -> dict[str, list[str]]:
+    """Kind and region (A100-40_us-central1) → the devices' names in its zones, which have about the same bandwidth."""
+    places: dict[str, list[str]] = {}
+    for name in devices:
+        places.setdefault(name.rpartition("-")[0], []).append(name)
+    return places
+
+
+def spread(plan: ClockedPlan, devices: Mapping[str, int]) -> ClockedPlan:
+    """A plan on regions with its replicas in their zones, of which one after the other is filled."""
+    free, stages = dict(devices), []
+    for layers, team in plan.stages:
+        replicas = []
+        for place, tp, copies in team:
+            rest = copies
+            for name in regions(devices)[place]:
+                count = min(rest, free[name] // tp)
+                rest, free[name] = rest - count, free[name] - count * tp
+                replicas.append(Replicas(name, tp, count))
+        stages.append((layers, tuple(part for part in replicas if part.copies)))
+    return replace(plan, stages=tuple(stages))
 
 
 def words(plan: Mapping[str, Any]) -> str:
@@ -243,8 +305,26 @@ def span(counts: Sequence[int]) -> str:
     return f"{least}" if least == most else f"{least} to {most}"
 
 
-def own_clock(sailor: Sailor, model: str, devices: Mapping[str, int]) -> list[ClockedPlan]:
-    """The shortest strategies of each micro-batch and tp that all kinds have times of, in the planner's order."""
+def in_tf32(device: Device) -> Device:
+    """The device with products of float32 in TF32 where it has that, as the times of their profile are."""
+    rates = device.matrix
+    return replace(device, matrix={**rates, "float32": rates.get("tf32", rates["float32"])})
+
+
+def speed(device: Device, work: ModelWork, micro_batch: int, tp: int, profile: Mapping[str, Sequence[float]]) -> float:
+    """How many times as fast a device would be by whose clock micro-batches take the profile's time, sums included."""
+    pricing = StrategyPricing(work, Cluster(1, tp, FREE, FREE, FREE), device)
+    same: dict[str, Any] = PRICED | {"micro_batch": micro_batch, "tp": tp}
+    few, many = (pricing.price(Strategy(**same, global_batch=n * micro_batch))[0] for n in (8, 16))
+    return (many - few) / 8 / sum(forward_s + backward_s for forward_s, backward_s, _ in profile.values())
+
+
+def own_clock(sailor: Sailor, model: str, devices: Mapping[str, int], on_theirs: bool) -> list[ClockedPlan]:
+    """The shortest strategies of each micro-batch and tp that all kinds have times of, in the planner's order.
+
+    Args:
+        on_theirs: take the times of the profile in place of automap's.
+    """
     sizes = sailor.read(f"simulations/configs/{MODELS[model]}")
     names = {"hidden_size": "n_embd", "num_layers": "n_layer", "heads": "n_head", "vocab_size": "vocab_size"}
     config = {"model_type": "gpt2", "n_positions": sizes["sequence_length"], "tie_word_embeddings": False}
@@ -252,20 +332,22 @@ def own_clock(sailor: Sailor, model: str, devices: Mapping[str, int]) -> list[Cl
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config))
         work = read_model_work(f"{folder}/config.json", sequence=sizes["sequence_length"], dtype="float32")
-    groups = [
-        NodeGroup(n // 4, 4, 300e9, 4 * sailor.link((kind, 1), (kind, 1))[1], MEMORY_GIB[kind] * 2.0**30, KINDS[kind])
-        for kind, n in devices.items()
-    ]
-    cluster, times = Cluster.of_groups(groups), sailor.read("simulations/profiles_tmp.json")[model]
-    best = []
+    cluster, times = sailor.cluster(devices), sailor.read("simulations/profiles_tmp.json")[model]
+    kinds = dict.fromkeys(name.partition("_")[0] for name in devices)
+    device, best = in_tf32(read_device("a100-40")), []
     for micro_batch, tp in product((1, 2, 4, 8), (1, 2, 4)):
-        if any(str(tp) not in times[kind].get(str(micro_batch), {}) for kind in devices):
+        if any(str(tp) not in times[kind].get(str(micro_batch), {}) for kind in kinds):
             continue
+        groups = cluster.groups
+        if on_theirs:
+            lasting = {KINDS[kind]: times[kind][str(micro_batch)][str(tp)] for kind in kinds}
+            speeds = {name: speed(device, work, micro_batch, tp, profile) for name, profile in lasting.items()}
+            groups = tuple(replace(group, intra=FREE, speed=speeds[group.device]) for group in groups)
         problem = StrategyProblem(
             work=work,
-            cluster=cluster,
-            device=read_device("a100-40"),
-            kinds={KINDS[kind]: read_device(KINDS[kind]) for kind in devices},
+            cluster=Cluster.of_groups(groups, zone_links=cluster.zone_links),
+            device=device,
+            kinds={} if on_theirs else {KINDS[kind]: in_tf32(read_device(KINDS[kind])) for kind in kinds},
             global_batch=sizes["global_batch_size"],
             fixed={**PRICED, "micro_batch": micro_batch, "tp": tp},
         )
@@ -280,13 +362,12 @@ def clocked(strategy: Strategy, step_s: float, shape: TransformerShape, cluster:
     """A strategy as a pipeline of their layers, of which the first is the embedding and the last one the head."""
     ends = list(accumulate(strategy.stage_layers(shape), initial=1))
     ends[0], ends[-1] = 0, ends[-1] + 1
-    names = [name for group in cluster.groups for name in [group.device] * (group.nodes * group.devices_per_node)]
+    kinds = {device: kind for kind, device in KINDS.items()}
+    names = [f"{kinds[g.device]}_{g.zone}" for g in cluster.groups for _ in range(g.nodes * g.devices_per_node)]
     size = strategy.devices // strategy.pp
     ranks = [names[first : first + size] for first in range(0, strategy.devices, size)]
     teams = [
-        tuple(
-            Replicas(kind, strategy.tp, rank.count(name) // strategy.tp) for kind, name in KINDS.items() if name in rank
-        )
+        tuple(Replicas(name, strategy.tp, rank.count(name) // strategy.tp) for name in dict.fromkeys(rank))
         for rank in ranks
     ]
     stages = [(range(*pair), team) for pair, team in zip(pairwise(ends), teams, strict=True)]
@@ -295,10 +376,12 @@ def clocked(strategy: Strategy, step_s: float, shape: TransformerShape, cluster:
 
 def ours(sailor: Sailor, model: str, devices: Mapping[str, int]) -> Iterator[Answer]:
     """Answers of ours on a cluster, by each of the clocks that has something to say of it."""
-    clock = sailor.clock(model)
+    clock, places = sailor.clock(model, devices), regions(devices)
+    counts = {place: sum(devices[name] for name in names) for place, names in places.items()}
     searches: dict[str, Callable[[], list[ClockedPlan]]] = {
-        THEIR_CLOCK: lambda: list(shortest(clock, devices)),
-        OUR_CLOCK: lambda: own_clock(sailor, model, devices),
+        THEIR_CLOCK: lambda: [spread(plan, devices) for plan in shortest(clock, counts)],
+        OUR_CLOCK: lambda: own_clock(sailor, model, devices, on_theirs=False),
+        THEIR_TIMES: lambda: own_clock(sailor, model, devices, on_theirs=True),
     }
     timed = []
     for name, search in searches.items():
@@ -307,21 +390,25 @@ def ours(sailor: Sailor, model: str, devices: Mapping[str, int]) -> Iterator[Ans
     judged = iter(sailor.judged(model, [plan for _, plans, _ in timed for plan in plans]))
     for name, plans, search_s in timed:
         verdicts = [next(judged) for _ in plans]
-        first = next((i for i, (fits, _) in enumerate(verdicts) if fits), None)
+        first = next((i for i, (fits, *_) in enumerate(verdicts) if fits), None)
         if first is None:
             yield Answer(name, "none fits", 0.0, search_s, len(plans))
         else:
-            yield Answer(name, words(plans[first].described(ZONE)), verdicts[first][1], search_s, first)
+            _, throughput, reduced_s = verdicts[first]
+            yield Answer(name, words(plans[first].described()), throughput, search_s, first, reduced_s)
 
 
-HEADINGS = ("model", "cluster", "planner", "plan", "steps a second", "over the best", "plans in s", "do not fit before")
+HEADINGS = (
+    *("model", "cluster", "planner", "plan", "steps a second", "over the best"),
+    *("plans in s", "do not fit before", "all-reduce in s"),
+)
 
 
 def cells(case: tuple[str, str], answer: Answer, best: float) -> tuple[str, ...]:
     """A row of the table."""
-    search = "–" if math.isnan(answer.search_s) else f"{answer.search_s:.2f}"
-    figures = f"{answer.throughput:.4f}", f"{answer.throughput / best:.3f}", search, str(answer.refused)
-    return *case, answer.planner, answer.plan, *figures
+    numbers = (answer.throughput, 4), (answer.throughput / best, 3), (answer.search_s, 2), (answer.reduced_s, 2)
+    rate, ratio, search, reduced = ("–" if math.isnan(number) else f"{number:.{digits}f}" for number, digits in numbers)
+    return *case, answer.planner, answer.plan, rate, ratio, search, str(answer.refused), reduced
 
 
 def main() -> None:
@@ -332,6 +419,7 @@ def main() -> None:
     parser.add_argument("--answers", type=Path, required=True, help="folder of the copy and of their answers")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds of one of theirs on a cluster")
     parser.add_argument("--rows", type=int, default=None, help="of each trace, from the first one on; all of them")
+    parser.add_argument("--planner", action="append", choices=PROFILES, default=[], help="of theirs; those that run")
     parser.add_argument("--model", action="append", choices=MODELS, default=[])
     parser.add_argument("--cluster", action="append", choices=TRACES, default=[])
     options = parser.parse_args()
@@ -341,17 +429,17 @@ def main() -> None:
 
     def rows() -> Iterator[tuple[str, ...]]:
         for model, trace in product(options.model or MODELS, options.cluster or TRACES):
-            planners = list(PROFILES) if trace == "homogeneous" else MIXED
+            planners = [name for name in PLANNERS[trace] if name in (options.planner or PROFILES)]
             for number, devices in enumerate(sailor.clusters(trace)[: options.rows]):
                 mine = list(ours(sailor, model, devices))
-                others = [sailor.theirs(planner, model, trace, number) for planner in tracked(planners, "theirs")]
+                others = [sailor.theirs(name, model, trace, number) for name in tracked(planners, "theirs")]
                 best = max(others, key=lambda answer: answer.throughput)
                 comparisons.extend((answer, best) for answer in mine)
-                case = model, " + ".join(f"{count} {kind}" for kind, count in devices.items())
+                case = model, " + ".join(f"{count} {name.replace('_', ' ')}" for name, count in devices.items())
                 yield from (cells(case, answer, best.throughput or math.nan) for answer in [*mine, *others])
 
     print_rows(HEADINGS, rows())
-    for name in (THEIR_CLOCK, OUR_CLOCK):
+    for name in (THEIR_CLOCK, OUR_CLOCK, THEIR_TIMES):
         pairs = [
             (mine, best) for mine, best in comparisons if mine.planner == name and mine.throughput * best.throughput
         ]

@@ -33,7 +33,7 @@ MICRO_BATCHES = 1, 2, 4, 8
 
 
 class Replicas(NamedTuple):
-    """Equal replicas of a stage: the kind of device, devices that share one, and how many replicas there are."""
+    """Equal replicas of a stage: the kind of device and its place, devices that share one, and how many there are."""
 
     kind: str
     tp: int
@@ -74,21 +74,24 @@ class ClockedPlan:
     stages: tuple[tuple[range, Team], ...]
     step_s: float
 
-    def dictionary(self, zone: str) -> dict[str, Any]:
-        """The plan as Sailor's simulator reads it."""
-        teams = [[([(kind, tp, zone)], tp) for kind, tp, n in team for _ in range(n)] for _, team in self.stages]
+    def dictionary(self) -> dict[str, Any]:
+        """The plan as Sailor's simulator reads it, where kinds are A100-40_us-central1-a and the like."""
+        teams: list[list[tuple[list[tuple[str, int, str]], int]]] = []
         used: dict[str, int] = {}
         for _, team in self.stages:
-            for kind, tp, count in team:
-                used[kind] = used.get(kind, 0) + tp * count
+            teams.append([])
+            for name, tp, copies in team:
+                kind, zone = name.split("_")
+                teams[-1] += [([(kind, tp, zone)], tp)] * copies
+                used[kind] = used.get(kind, 0) + tp * copies
         layers = [list(stage) for stage, _ in self.stages]
         counts = {"num_stages": len(layers), "layers_per_stage": layers, "dp": [len(team) for team in teams]}
         pipeline = {**counts, "tmp_per_stage": teams}
         return {"pipeline_list": [pipeline], "mbs": self.micro_batch, "used_gpus": used}
 
-    def described(self, zone: str) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """The plan as Sailor's simulator writes it."""
-        (pipeline,) = self.dictionary(zone)["pipeline_list"]
+        (pipeline,) = self.dictionary()["pipeline_list"]
         return {"mbs": self.micro_batch, "pipelines": [{**pipeline, "tmp_stages": pipeline["tmp_per_stage"]}]}
 
 

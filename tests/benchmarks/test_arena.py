@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import runpy
 import sys
@@ -12,6 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from automap_models.core.cluster import Cluster, NodeGroup
+from automap_models.core.strategy import Strategy
+from automap_models.formats.hardware_yaml import read_device
+from automap_models.simulate.strategy import StrategyPricing
+from automap_models.workloads.source import read_model_work
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 LINK = [0.0, 0.1, 1.0]
@@ -103,3 +110,34 @@ def test_a_clone_of_another_commit_is_refused(
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(BENCHMARKS / "arena.py"), run_name="__main__")
     assert ended.value.code == 2 and "cf2c8e3cc53ce178fe58a4003f46b4b6b848fc33" in capsys.readouterr().err
+
+
+def test_replicas_of_a_region_fill_its_zones_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import arena
+    from sailor_clock import ClockedPlan, Replicas
+
+    devices = {"A100-40_us-central1-a": 8, "A100-40_us-central1-b": 8, "A100-40_us-west1-b": 4}
+    near, far = "A100-40_us-central1", "A100-40_us-west1"
+    teams = (Replicas(near, 4, 3), Replicas(near, 4, 1), Replicas(far, 4, 1))
+    plan = ClockedPlan(1, tuple((range(i, i + 1), (team,)) for i, team in enumerate(teams)), 1.0)
+    spread = arena.spread(plan, devices).dictionary()
+    zones = [[vms[0][2] for vms, _ in stage] for stage in spread["pipeline_list"][0]["tmp_per_stage"]]
+    assert zones == [["us-central1-a"] * 2 + ["us-central1-b"], ["us-central1-b"], ["us-west1-b"]]
+    assert spread["used_gpus"] == {"A100-40": 20}
+
+
+def test_a_device_at_the_speed_of_a_profile_takes_its_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import arena
+
+    config = {"model_type": "gpt2", "n_embd": 2048, "n_layer": 4, "n_head": 16, "n_positions": 1024, "vocab_size": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    work = read_model_work(f"{tmp_path}/config.json", sequence=1024, dtype="float32")
+    profile = {str(layer): [0.01, 0.02, 0.002] for layer in range(6)}
+    speed = arena.speed(read_device("a100-40"), work, 2, 4, profile)
+    cluster = Cluster.of_groups([NodeGroup(1, 4, 1e15, 1e15, 1e15, speed=speed)])
+    pricing = StrategyPricing(work, cluster, read_device("a100-40"))
+    strategies: list[dict[str, Any]] = [arena.PRICED | {"micro_batch": 2, "tp": 4, "global_batch": n} for n in (6, 18)]
+    few, many = (pricing.price(Strategy(**fields))[0] for fields in strategies)
+    assert (many - few) / 6 == pytest.approx(6 * (0.01 + 0.02), rel=0.02)
