@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (6_099, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_296, 33),
+    "benchmarks": (6_302, 33),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 78_322, "files": 429, "compiled": 76, "numbers": 267}
