@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (983, 8),
     "core": (8_220, 37),
-    "cost": (4_129, 20),
+    "cost": (4_116, 20),
     "envs": (1_509, 12),
     "export": (2_495, 17),
     "formats": (5_347, 21),
@@ -36,7 +36,7 @@ BUDGET = {
     "planners/portfolio": (2_873, 13),
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
-    "planners/staged": (3_392, 19),
+    "planners/staged": (3_387, 19),
     "planners/strategies": (3_361, 14),
     "plots": (1_236, 9),
     "requests": (2_824, 15),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_302, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_322, "files": 429, "compiled": 76, "numbers": 267}
+TOTALS = {"lines": 78_304, "files": 429, "compiled": 76, "numbers": 267}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
