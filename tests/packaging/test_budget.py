@@ -23,8 +23,8 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_220, 37),
-    "cost": (4_129, 20),
+    "core": (8_221, 37),
+    "cost": (4_136, 20),
     "envs": (1_509, 12),
     "export": (2_495, 17),
     "formats": (5_347, 21),
@@ -45,7 +45,7 @@ BUDGET = {
     "run": (4_713, 24),
     "simulate": (1_803, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_080, 35),
+    "workloads": (6_087, 35),
     "zoo": (1, 1),
     "infer": (6_099, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_302, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_322, "files": 429, "compiled": 76, "numbers": 267}
+TOTALS = {"lines": 78_337, "files": 429, "compiled": 76, "numbers": 267}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
