@@ -33,6 +33,7 @@ from automap_models.requests import solve
 from automap_models.version import __version__
 
 from .commands.parsing import file_argument, in_options
+from .reports.text import TYPED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,8 +51,6 @@ VERBOSE = ContextVar("VERBOSE", default=False)
 """Whether the command that runs says what it does."""
 WATCH: ContextVar[Watch | None] = ContextVar("WATCH", default=None)
 """Is told how far the work is, in place of the terminal."""
-TYPED = ContextVar("TYPED", default="")
-"""The command that runs, as it was typed."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,7 @@ class Command(Generic[RequestT]):
         namespace = self.parser(prog).parse_args(argv)
         files = self._files(namespace)
         VERBOSE.set(namespace.verbose)
-        TYPED.set(f"{prog} {shlex.join(argv)}")
+        TYPED.set((f"{prog} {shlex.join(argv)}", files.get("plan")))
         report = self.report(self.request(namespace))
         for output in self.outputs:
             if output.what in files:

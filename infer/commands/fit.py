@@ -27,9 +27,9 @@ EPILOG = """The answer is one of
 Memory is that of `automap plan`, which also proves how near the best its strategy is. MODEL|FILE is what it takes, too.
 
 examples:
-  automap-fit llama3-8b --gpus 8xh100                      the best strategy, and what fills a device
-  automap-fit llama3-70b --gpus 8xh100 --sequence 8192     does not fit: fewer tokens, or more devices, do
-  automap-fit llama3-70b --gpus 32xh100 --tp 8 --zero 1 --micro-batch 4 --for megatron
+  automap fit llama3-8b --gpus 8xh100                      the best strategy, and what fills a device
+  automap fit llama3-70b --gpus 8xh100 --sequence 8192     does not fit: fewer tokens, or more devices, do
+  automap fit llama3-70b --gpus 32xh100 --tp 8 --zero 1 --micro-batch 4 --for megatron
 """
 
 

@@ -58,18 +58,18 @@ EPILOG = f"""Two searches:
                      --pin, --keep-together, --cut-at PATTERN, --min-stage, --microbatch-size, --objective length and
                      --for torch-split-spec; a transformer is profiled first, and its profile planned with them
 
-{kinds_of_models("bert48, t5_11b, gpt3_7b, …: see automap-profile --list")}
-  a profile                  of automap-profile or another tool: no operations, so no plans that partition them
+{kinds_of_models("bert48, t5_11b, gpt3_7b, …: see automap profile --list")}
+  a profile                  of automap profile or another tool: no operations, so no plans that partition them
 
 examples:
-  automap-plan llama3-8b --gpus 32xh100 --for megatron              the best strategy, and its whole command line
-  automap-plan t5_11b --topo C --global-batch 256 --out plan.json --plot plans.png
-  automap-plan Llama-3.1-405B/config.json --device h100 --topo p4d-4 --sequence 4096 --global-batch 256
-  automap-plan examples/bert48_v100.npz --topo B --forbid data --max-stages 4
-  automap-plan examples/bert48_v100.npz --topo A --memory '16 GB' --keep-together 'block_0/*' --pin loss=1
-  automap-plan llama3-70b --device h100 --topo dgx-h100-4 --global-batch 128 --tp 8 --reserve '4 GB'
+  automap plan llama3-8b --gpus 32xh100 --for megatron              the best strategy, and its whole command line
+  automap plan t5_11b --topo C --global-batch 256 --out plan.json --plot plans.png
+  automap plan Llama-3.1-405B/config.json --device h100 --topo p4d-4 --sequence 4096 --global-batch 256
+  automap plan examples/bert48_v100.npz --topo B --forbid data --max-stages 4
+  automap plan examples/bert48_v100.npz --topo A --memory '16 GB' --keep-together 'block_0/*' --pin loss=1
+  automap plan llama3-70b --device h100 --topo dgx-h100-4 --global-batch 128 --tp 8 --reserve '4 GB'
                                                                     the best strategy of tensor parallelism 8
-  automap-plan gpt3_7b --device a100 --topo p4d-4 --global-batch 256 --tp 4 --pp 4 --recompute full --price
+  automap plan gpt3_7b --device a100 --topo p4d-4 --global-batch 256 --tp 4 --pp 4 --recompute full --price
                                                                     what a step of this strategy takes
 
 Results are kept in $AUTOMAP_CACHE, else $XDG_CACHE_HOME/automap, else ~/.cache/automap.

@@ -1,6 +1,6 @@
 """What `automap plan` takes of a strategy: fields that are given are fixed, and the others are searched.
 
-`--for TARGET` plans from the start what automap-export can write for a framework.
+`--for TARGET` plans from the start what automap export can write for a framework.
 
 Nothing here imports numpy: help is to be fast."""
 
@@ -167,7 +167,7 @@ def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
 
 
 TARGET = f"""
-    --for TARGET  only plans that automap-export can write for it ({", ".join(PLANNED_FOR)}): equal stages, cut where
+    --for TARGET  only plans that automap export can write for it ({", ".join(PLANNED_FOR)}): equal stages, cut where
         blocks end, under a schedule that it runs; of strategies, with the ZeRO and recomputation that it has
 """
 """Option: within what a framework can express."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +24,7 @@ from automap_models.workloads.source import notes_of
 from ..runner import Report
 from .pipeline import heading
 from .run_cost import choice_facts, exit_code, names, run_document, run_facts, runs_table
-from .text import Column, Table, fact_table, plain, print_parts
+from .text import TYPED, Column, Table, fact_table, in_lines, next_facts, plain, plan_file, print_parts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -113,16 +112,17 @@ def _next(searched: StrategyResult) -> Iterator[RenderableType]:
 
     within, (command, notes) = searched.problem.within, command_line(searched)
     if command is not None:
-        arguments = command.replace(" ", "\xa0").replace("\xa0--", " --")  # an option and its value stand on one line
-        lines = textwrap.wrap(arguments, 94, break_long_words=False, break_on_hyphens=False)
-        yield Text(" \\\n    ".join(lines).replace("\xa0", " ") + "\n", no_wrap=True, overflow="ignore")
+        yield Text(in_lines(command, 100) + "\n", no_wrap=True, overflow="ignore")
     if within is None or within.name not in TARGETS:
-        names = frameworks_of(searched)
-        every = f"--for {', '.join(training_limits())}: the best strategy that it runs; none of them runs this one"
-        further = f"--for {', '.join(names)}: its command line or configuration" if names else every
+        names, what = frameworks_of(searched), "its command line or configuration"
+        if not names:
+            names, what = [*training_limits()], "the best strategy that it runs; none of them runs this one"
+        others = f"or {', '.join(names[1:])}: " if names[1:] else ""
+        commands = [f"{TYPED.get()[0]} --for {names[0]}   # {others}{what}"]
     else:
-        further = f"--out strategy.json; automap-export strategy.json --to {within.name} --check"
-    yield fact_table([("next", further)], notes)
+        commands, strategy = plan_file("strategy.json")
+        commands += [f"automap export {strategy} --to {within.name} --check"]
+    yield fact_table(next_facts(commands), notes)
 
 
 def _stages(searched: StrategyResult) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ BUDGET = {
     "core": (8_220, 37),
     "cost": (4_129, 20),
     "envs": (1_509, 12),
-    "export": (2_495, 17),
+    "export": (2_492, 17),
     "formats": (5_347, 21),
     "importing": (2_268, 16),
     "hlo": (6_921, 36),
@@ -39,7 +39,7 @@ BUDGET = {
     "planners/staged": (3_392, 19),
     "planners/strategies": (3_361, 14),
     "plots": (1_236, 9),
-    "requests": (2_824, 15),
+    "requests": (2_818, 15),
     "rl": (960, 9),
     "serve": (1_150, 7),
     "run": (4_713, 24),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (2_845, 13),
     "workloads": (6_080, 35),
     "zoo": (1, 1),
-    "infer": (6_099, 37),
+    "infer": (6_107, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_296, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_322, "files": 429, "compiled": 76, "numbers": 267}
+TOTALS = {"lines": 78_321, "files": 429, "compiled": 76, "numbers": 267}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -1,4 +1,4 @@
-"""automap-mcp: what an agent is told over standard input and output is what the commands print with --json."""
+"""automap mcp: what an agent is told over standard input and output is what the commands print with --json."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_without_the_protocol_s_package_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "mcp.server.lowlevel", None)
     assert run_mcp([]) == 2
     assert capsys.readouterr().err == (
-        "automap-mcp: error: mcp: mcp 2 is not installed; pip install 'automap-models[mcp]'\n"
+        "automap mcp: error: mcp: mcp 2 is not installed; pip install 'automap-models[mcp]'\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""automap-plan of a profile: strategies of it against plans of stages, and the one that is shorter."""
+"""automap plan of a profile: strategies of it against plans of stages, and the one that is shorter."""
 
 from __future__ import annotations
 
