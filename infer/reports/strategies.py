@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from automap_models.core.cluster import Cluster, upper_bytes
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
 from automap_models.core.result import Result
-from automap_models.core.strategy import ONCE_A_NODE, Strategy
+from automap_models.core.strategy import ONCE_A_NODE, ZERO_STAGES, Strategy
 from automap_models.core.units import counted, percent, seconds, size, span
 from automap_models.export.targets import TARGETS, training_limits
 from automap_models.formats.strategy_plan import estimate_document
@@ -404,12 +404,17 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     nbytes, limit, rank = estimate.fullest
     where = f"rank {rank}" if len(estimate.memory) > 1 else "each device"
     room = f"{size(nbytes)} to {size(upper_bytes(nbytes))} of {size(limit)} on {where}"
-    helps = "" if estimate.verdict == "fits" else f"; {less_memory(estimate.memory[rank])} take less"
+    helps = "" if estimate.verdict == "fits" else f"; {less_memory(estimate, estimate.memory[rank])} take less"
     yield "memory", f"{estimate.verdict}: {room}{helps}"
 
 
-def less_memory(memory: DeviceMemory) -> str:
-    """What lessens most of what a device holds."""
+def less_memory(estimate: Estimate, memory: DeviceMemory) -> str:
+    """What lessens most of what a device holds, of what the strategy leaves and the model can: profiles have no tp."""
+    s = estimate.strategy
     if memory.state > memory.total / 2:
-        return "higher stages of ZeRO, more tp or more pp"
-    return "more recomputation, smaller micro-batches or more tp"
+        helps = {"higher stages of ZeRO": s.zero < max(ZERO_STAGES) and s.dp > 1}
+    else:
+        helps = {"more recomputation": {*s.recompute_kinds} != {"full"}, "smaller micro-batches": s.micro_batch > 1}
+    helps |= {"more tp": estimate.facts.shape is not None, "more pp": memory.state > memory.total / 2}
+    *others, last = [words for words, is_left in helps.items() if is_left] or ["more devices"]
+    return f"{', '.join(others)} or {last}" if others else last
