@@ -24,12 +24,13 @@ _MODEL_TYPES = """
 arcee bamba bart bert blenderbot bloom camembert clip_text_model codegen cohere cohere2 cwm dbrx deepseek_v2
 deepseek_v3 deepseek_v32 deepseek_v4 deit dinov2 distilbert dots1 electra ernie4_5 ernie4_5_moe exaone4 exaone_moe
 falcon falcon_h1 falcon_mamba gemma gemma2 gemma3_text gemma4_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text
-glm4v_text glm_moe_dsa gpt2 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj granite granitemoe granitemoehybrid granitemoeshared
-helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 jamba lfm2 lfm2_moe llama llama4_text m2m_100 mamba mamba2 marian mbart
-mimo_v2_flash minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral modernbert mpt mt5 nemotron nemotron_h
-nomic_bert olmo2 olmo3 olmoe opt pegasus phi phi3 phimoe qwen2 qwen2_5_vl qwen2_5_vl_text qwen2_moe qwen2_vl
-qwen2_vl_text qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text qwen3_vl_text roberta seed_oss
-siglip_text_model smollm3 solar_open stablelm starcoder2 step3p5 step3p7 t5 vit whisper xglm xlm-roberta
+glm4v_text glm_moe_dsa gpt2 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj granite granitemoe granitemoehybrid
+granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 jamba lfm2 lfm2_moe llama llama4_text m2m_100 mamba
+mamba2 marian mbart mimo_v2_flash minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral modernbert mpt
+mt5 nemotron nemotron_h nomic_bert olmo2 olmo3 olmoe opt pegasus phi phi3 phimoe qwen2 qwen2_5_vl qwen2_5_vl_text
+qwen2_moe qwen2_vl qwen2_vl_text qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text
+qwen3_vl_text roberta seed_oss siglip_text_model smollm3 solar_open stablelm starcoder2 step3p5 step3p7 t5 vit whisper
+xglm xlm-roberta
 """
 MODEL_TYPES = tuple(_MODEL_TYPES.split())
 """The values of model_type that are read of a config.json; families.yaml has their fields."""
