@@ -19,7 +19,7 @@ import shlex
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -252,6 +252,17 @@ class CommandParser(argparse.ArgumentParser):
                 file.write(message)
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help whose first line says what has to be given: the options have their lines below."""
+
+    def add_usage(self, usage: Any, actions: Iterable[argparse.Action], groups: Any, prefix: Any = None) -> None:
+        """The arguments and options that are required, and that there are others."""
+        several = {id(action) for group in groups if group.required for action in group._group_actions}
+        needed = [action for action in actions if action.required or not action.option_strings or id(action) in several]
+        others = argparse.Action([], "others", metavar="[option …]")
+        super().add_usage(usage, [*needed, others], groups, prefix)
+
+
 def exit_codes(exits: Mapping[int, str]) -> str:
     """What the exit codes of a command mean, as its help says."""
     meanings = {**EXITS, **exits}
@@ -265,7 +276,7 @@ def new_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentPar
         prog=prog,
         description=description,
         epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{prog} {__version__}")

@@ -109,6 +109,18 @@ def test_a_mistake_is_told_under_the_name_on_the_front_page(command: str, capsys
         assert capsys.readouterr().err.startswith(f"automap {command}: error: ")
 
 
+def test_help_begins_with_what_has_to_be_given(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty lines of options stood there, and what few people plan with before degrees and frameworks."""
+    monkeypatch.setenv("COLUMNS", "110")
+    assert app.main(["plan", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "usage: automap plan (--gpus N×KIND | --topo NAME|FILE) MODEL|FILE [option …]"
+    places = [out.index(f"\n  {option} ") for option in ("--gpus", "--for", "--tp", "--lora", "--tokens", "--pin")]
+    assert places == sorted(places)
+
+
 def test_help_lists_every_command_in_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["--help"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
@@ -206,7 +218,7 @@ def test_the_shipped_clusters_are_listed(command: list[str], capsys: pytest.Capt
     ("arguments", "message"),
     [
         (["--gpus", "8xh100", "--topo", "A"], "--topo: not allowed with argument --gpus"),
-        ([], "one of the arguments --topo --gpus is required"),
+        ([], "one of the arguments --gpus --topo is required"),
         (["--gpus", "12xh100"], "cluster 12xh100: nodes of h100 have up to 8 devices"),
     ],
 )

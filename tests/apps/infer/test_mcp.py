@@ -111,9 +111,9 @@ def test_a_list_is_an_option_that_is_repeated_or_numbers_with_commas() -> None:
     ("name", "arguments", "words"),
     [
         ("fit", {}, "the following arguments are required: MODEL|FILE"),
-        ("fit", {"what": "gpt2"}, "one of the arguments --topo --gpus is required"),
+        ("fit", {"what": "gpt2"}, "one of the arguments --gpus --topo is required"),
         ("fit", {**GIVEN, "topo": "A"}, "argument --topo: not allowed with argument --gpus"),
-        ("fit", {**GIVEN, "devices": "8..16"}, "fit: has no argument 'devices'; it has what, topo, gpus"),
+        ("fit", {**GIVEN, "devices": "8..16"}, "fit: has no argument 'devices'; it has what, gpus, topo"),
         ("fit", {**GIVEN, "what": "my_module:make_model"}, "is code, which no tool runs"),
         ("fit", {**GIVEN, "what": "--help"}, "--help"),
         ("fit", {**GIVEN, "tp": 2.5}, "argument --tp: '2.5' is no whole number"),
