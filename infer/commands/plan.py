@@ -51,9 +51,10 @@ OF_SEARCHING = (
     *("budget_s", "thorough", "out", "plot"),
 )
 """Options that a plan made before has no use for."""
-EPILOG = f"""Of a transformer strategies are searched; of other models strategies without tp, cp, ep, and plans of stages,
-of which the shorter is the answer. Only plans of stages know --pin, --keep-together, --state-factor, --microbatch-size,
---cut-at PATTERN, --min-stage, --objective length and --for torch-split-spec; a transformer is profiled first for these.
+EPILOG = f"""Of a transformer strategies are searched; of other models strategies without tp, cp and ep, and plans of
+stages, of which the shorter is the answer. Only plans of stages know --pin, --keep-together, --state-factor,
+--microbatch-size, --cut-at PATTERN, --min-stage, --objective length and --for torch-split-spec; a transformer is
+profiled first for these.
 
 {kinds_of_models("bert48, t5_11b, gpt3_7b, …: see automap profile --list")}
   a profile                  of automap profile or another tool: no operations, so no plans that partition them
