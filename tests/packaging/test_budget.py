@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_392, 19),
-    "planners/strategies": (3_361, 14),
+    "planners/strategies": (3_360, 14),
     "plots": (1_236, 9),
     "requests": (2_818, 15),
     "rl": (960, 9),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_296, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_326, "files": 429, "compiled": 76, "numbers": 267}
+TOTALS = {"lines": 78_325, "files": 429, "compiled": 76, "numbers": 267}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
