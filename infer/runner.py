@@ -15,6 +15,7 @@ import argparse
 import gc
 import io
 import os
+import re
 import shlex
 import sys
 import textwrap
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
@@ -243,7 +245,10 @@ class CommandParser(argparse.ArgumentParser):
         Raises:
             BadInput: always.
         """
-        raise BadInput(message, do=f"see {self.prog} --help")
+        unknown = re.match("unrecognized arguments: (--[^ =]+)", message)
+        near = get_close_matches(unknown[1], self._option_string_actions, n=1, cutoff=0.75) if unknown else []
+        meant = f"did you mean {near[0]}? or " if near else ""
+        raise BadInput(message, do=f"{meant}see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print help or the version; argparse's own way swallows what then goes wrong with the stream."""

@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (2_845, 13),
     "workloads": (6_093, 35),
     "zoo": (1, 1),
-    "infer": (6_099, 37),
+    "infer": (6_104, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_296, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_325, "files": 429, "compiled": 76, "numbers": 267}
+TOTALS = {"lines": 78_330, "files": 429, "compiled": 76, "numbers": 267}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
