@@ -23,8 +23,8 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_220, 37),
-    "cost": (4_129, 20),
+    "core": (8_221, 37),
+    "cost": (4_136, 20),
     "envs": (1_509, 12),
     "export": (2_492, 17),
     "formats": (5_347, 21),
@@ -45,15 +45,15 @@ BUDGET = {
     "run": (4_713, 24),
     "simulate": (1_803, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_093, 35),
+    "workloads": (6_100, 35),
     "zoo": (1, 1),
     "infer": (6_104, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_296, 33),
+    "benchmarks": (6_302, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_330, "files": 429, "compiled": 76, "numbers": 267}
+TOTALS = {"lines": 78_345, "files": 429, "compiled": 76, "numbers": 267}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
