@@ -45,7 +45,7 @@ BUDGET = {
     "run": (4_713, 24),
     "simulate": (1_803, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_100, 35),
+    "workloads": (6_101, 35),
     "zoo": (1, 1),
     "infer": (6_104, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_302, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_327, "files": 429, "compiled": 76, "numbers": 267}
+TOTALS = {"lines": 78_328, "files": 429, "compiled": 76, "numbers": 267}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
