@@ -46,7 +46,7 @@ from automap_models.core.device import Device
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.formats.hardware_yaml import read_device
-from automap_models.planners.strategies.planner import StrategiesPlanner
+from automap_models.planners.strategies.parts import PartSearch
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing
 from automap_models.workloads.source import read_model_work
@@ -351,9 +351,12 @@ def own_clock(sailor: Sailor, model: str, devices: Mapping[str, int], on_theirs:
             global_batch=sizes["global_batch_size"],
             fixed={**PRICED, "micro_batch": micro_batch, "tp": tp},
         )
-        result = StrategiesPlanner(StrategiesConfig(budget_s=1.0)).solve(problem)
-        if result.cost is not None and result.plan is not None:
-            plan = clocked(result.plan, result.cost.step_s, work.shape, result.problem.cluster)
+        search = PartSearch(problem, StrategiesConfig(budget_s=1.0))
+        search.run()
+        charged = [(part.charged_s(one.cost.step_s), one) for part, one in search.results if one.plan is not None]
+        if charged:
+            _, result = min(charged, key=itemgetter(0))
+            plan = clocked(result.required_plan(), result.cost.step_s, work.shape, result.problem.cluster)
             best.append((result.cost.step_s, plan))
     return [plan for _, plan in sorted(best, key=lambda entry: entry[0])]
 

@@ -36,6 +36,7 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.profile_strategy import PATIENT
 from automap_models.planners.portfolio.space import default_batch
 from automap_models.planners.strategies.compare import Alternative, Compared, Comparisons
+from automap_models.planners.strategies.parts import Part, PartSearch, Searched
 from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
 from automap_models.planners.strategies.problem import (
     StrategiesConfig,
@@ -48,7 +49,7 @@ from automap_models.planners.strategies.remedies import what_would_fit, with_hos
 from automap_models.plots.figures import drawn
 from automap_models.plots.html import strategy_html
 from automap_models.requests import StrategyRequest, device_on
-from automap_models.requests.offers import Choice, alone, choice_of, chosen, gpu_hour, is_choice, offered
+from automap_models.requests.offers import Choice, Offer, charged, choice_of, chosen, gpu_hour, is_choice, offered
 from automap_models.requests.profile import profiled_model
 from automap_models.simulate.strategy import StrategyPricing, require_device
 from automap_models.workloads.sizes import Transformer
@@ -117,7 +118,7 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
     if isinstance(problems[0].work, ProfileWork):
         config = replace(config, patience=PATIENT.patience)
     min_gain = given(request.options, "min_gain")
-    choosing = request if is_choice(request, clusters) else None
+    choosing = request if is_choice(request) else None
     return replace(searched(problems, config, watch, choosing=choosing, **min_gain), model_s=read - begun)
 
 
@@ -125,11 +126,15 @@ def _problems(request: StrategyRequest, clusters: Sequence[Cluster], watch: Watc
     """What is searched on each cluster, for the samples that are usual on the largest one."""
     largest = max(clusters, key=lambda cluster: cluster.devices)
     batch = strategy_problem(replace(request, topo=largest), watch).global_batch
-    options = replace(request.options, global_batch=batch, memory_bytes=None)  # the clusters are limited
     for cluster in clusters:
         if request.goal is not None:
             gpu_hour(request, cluster)  # what has no price is refused before it is searched
-        yield strategy_problem(replace(request, topo=cluster, options=options), watch)
+        yield _problem_on(cluster, request, batch, watch)
+
+
+def _problem_on(cluster: Cluster, request: StrategyRequest, batch: int, watch: Watch) -> StrategyProblem:
+    options = replace(request.options, global_batch=batch, memory_bytes=None)  # the clusters are limited
+    return strategy_problem(replace(request, topo=cluster, options=options), watch)
 
 
 def strategy_problem(request: StrategyRequest, watch: Watch) -> StrategyProblem:
@@ -182,38 +187,65 @@ def searched(
     begun, deadline, half_s = time.perf_counter(), Deadline(usual.budget_s, effort.counted_s), 0.5 * usual.budget_s
     config = replace(usual, budget_s=half_s / len(problems))
     begun_s = effort.counted_s()
-    sizes = list(_searched_each(problems, config, watch))
-    bounded, compared = list(sizes), dict[int, Compared]()
+    offers = [offer for problem in problems for offer in _offers(problem, config, watch, choosing, min_gain)]
+    bounded, compared = list(offers), dict[int, Compared]()
     # What frameworks train of the best one may be longer than what was found on another cluster: then that is compared.
-    while (number := 0 if choosing is None else chosen(choosing, sizes, min_gain)) not in compared:
-        result = with_hosts(sizes[number], config, watch, deadline.part(0.5 * deadline.remaining_s))
+    while (number := 0 if choosing is None else chosen(choosing, offers, min_gain)) not in compared:
+        result = with_hosts(_result(offers[number]), config, watch, deadline.part(0.5 * deadline.remaining_s))
         searched_s = effort.counted_s() - begun_s
         if result.plan is None:
             assert result.reason is not None
             raise what_would_fit(result.problem, result.reason, watch, deadline)
         comparing_s = min(max(3.0, 2.0 * searched_s / len(problems)), deadline.remaining_s)
         compared[number] = Comparisons(result, config, watch, comparing_s, training_limits(), min_gain).answer()
-        sizes[number] = compared[number].result
+        offers[number] = replace(offers[number], result=compared[number].result)
     best = compared[number]
-    choice = None if choosing is None or len(sizes) == 1 else choice_of(choosing, bounded, best.result)
+    choice = None
+    if choosing is not None and len(offers) > 1:
+        choice = choice_of(choosing, bounded, offers[number], best.result.cost.step_s, min_gain)
     everything: dict[str, Any] = {**vars(best.result), "taken_s": time.perf_counter() - begun}
+    sizes = [_result(offer) for offer in offers if not offer.part.idle or offer is offers[number]]
     if choosing is None:
         sizes.sort(key=lambda result: result.problem.cluster.devices)
     return StrategyResult(**everything, compared=best, sizes=sizes if len(sizes) > 1 else (), choice=choice)
 
 
-def _searched_each(
-    problems: Sequence[StrategyProblem], config: StrategiesConfig, watch: Watch
-) -> Iterator[Result[StrategyProblem, Strategy]]:
-    """The best strategy of each problem; parts of mixed clusters that fixed fields do not divide are left out."""
-    parts = {part for problem in problems for part in alone(problem.cluster)}
-    for problem in problems:
+def _result(offer: Offer) -> Searched:
+    assert offer.result is not None
+    return offer.result
+
+
+def _offers(
+    problem: StrategyProblem,
+    config: StrategiesConfig,
+    watch: Watch,
+    choosing: StrategyRequest | None,
+    min_gain: float,
+) -> Iterator[Offer]:
+    """The best strategy of a problem; where one is to be chosen, of parts that may be better, too, and other parts that
+    no bound rules out.
+
+    Raises:
+        BadInput: a fixed field contradicts another one, the model or the cluster.
+    """
+    if choosing is None or choosing.devices is not None:
         watch(Progress(f"searching strategies on {problem.cluster.name}"))
-        try:
-            yield StrategiesPlanner(config).solve(problem, watch=watch)
-        except BadInput:
-            if problem.cluster not in parts:
-                raise
+        yield Offer(Part(problem.cluster), problem, StrategiesPlanner(config).solve(problem, watch=watch))
+        return
+    kinds = {group.device for group in problem.cluster.node_groups}
+
+    def on_part(cluster: Cluster) -> StrategyProblem:
+        if {group.device for group in cluster.node_groups} == kinds:
+            return replace(problem, cluster=cluster)
+        return _problem_on(cluster, choosing, problem.global_batch, watch)
+
+    def charge(part: Part, step_s: float) -> tuple[float, float]:
+        return charged(choosing, problem, part, step_s, min_gain)
+
+    search = PartSearch(problem, config, charge, on_part, watch)
+    search.run()
+    yield from (Offer(part, problem, result) for part, result in search.results)
+    yield from (Offer(part, problem, None) for part in search.passed)
 
 
 def frameworks_of(result: Result[StrategyProblem, Strategy]) -> list[str]:
