@@ -11,16 +11,18 @@ and is the best by `Part.charged_s`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate
+from automap_models.core.framework import Limits
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.training_run import TrainingRun
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import SIZED, clusters_named
-from automap_models.planners.strategies.parts import Idle, Part, Searched
+from automap_models.planners.strategies.parts import Idle, Part, PartSearch, Searched
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.requests import PlanRequest, StrategyRequest
 
@@ -148,6 +150,37 @@ def _rated(request: StrategyRequest, cluster: Cluster, tokens_per_s: float, step
         return 1.0, run.cost or 0.0
     cost = 0.0 if run is None or run.cost is None else run.cost
     return 0.0, {"step": step_s, "cost": cost, "devices": float(cluster.devices)}[request.minimize or "step"]
+
+
+def parts_beside(
+    request: StrategyRequest,
+    search: PartSearch,
+    offers: Sequence[Offer],
+    best: Offer | None,
+    problem_on: Callable[[Cluster], StrategyProblem],
+    within: Limits | None,
+    min_gain: float = DEFAULT_MIN_GAIN,
+) -> Iterator[Offer]:
+    """Parts of a cluster that may be better than the best offer, and those that were not searched.
+
+    Args:
+        search: of the cluster.
+        offers: that of the cluster is among them, unless nothing divides it.
+        problem_on: what is searched on a part that has not all kinds of devices.
+        within: a framework that trains the best offer: what none trains is of no use.
+    """
+    problem, least = search.problem, (math.inf, math.inf)
+    kinds = {group.device for group in problem.cluster.node_groups}
+
+    def on_part(cluster: Cluster) -> StrategyProblem:
+        alike = {group.device for group in cluster.node_groups} == kinds
+        return replace(replace(problem, cluster=cluster) if alike else problem_on(cluster), within=within)
+
+    if best is not None and best.result is not None and best.result.plan is not None:
+        least = charged(request, best.problem, best.part, best.result.cost.step_s, min_gain)
+    search.run(on_part, next((offer.result for offer in offers if offer.problem is problem), None), least)
+    yield from (Offer(part, problem, result) for part, result in search.results)
+    yield from (Offer(part, problem, None) for part in search.passed)
 
 
 def chosen(request: StrategyRequest, offers: Sequence[Offer], min_gain: float = DEFAULT_MIN_GAIN) -> int:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,14 +31,14 @@ from automap_models.formats.hardware_yaml import read_kinds
 from automap_models.formats.runtime_yaml import known_runtimes, read_runtime, split_layers
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners import effort
-from automap_models.planners.base import Deadline, Progress, Watch
+from automap_models.planners.base import Deadline, Watch
 from automap_models.planners.options import given
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.profile_strategy import PATIENT
 from automap_models.planners.portfolio.space import default_batch
 from automap_models.planners.strategies.compare import Alternative, Compared, Comparisons
 from automap_models.planners.strategies.parts import Part, PartSearch, Searched
-from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
+from automap_models.planners.strategies.planner import is_trained
 from automap_models.planners.strategies.problem import (
     StrategiesConfig,
     StrategyProblem,
@@ -49,7 +50,17 @@ from automap_models.planners.strategies.remedies import what_would_fit, with_hos
 from automap_models.plots.figures import drawn
 from automap_models.plots.html import strategy_html
 from automap_models.requests import StrategyRequest, device_on
-from automap_models.requests.offers import Choice, Offer, charged, choice_of, chosen, gpu_hour, is_choice, offered
+from automap_models.requests.offers import (
+    Choice,
+    Offer,
+    charged,
+    choice_of,
+    chosen,
+    gpu_hour,
+    is_choice,
+    offered,
+    parts_beside,
+)
 from automap_models.requests.profile import profiled_model
 from automap_models.simulate.strategy import StrategyPricing, require_device
 from automap_models.workloads.sizes import Transformer
@@ -187,27 +198,48 @@ def searched(
     begun, deadline, half_s = time.perf_counter(), Deadline(usual.budget_s, effort.counted_s), 0.5 * usual.budget_s
     config = replace(usual, budget_s=half_s / len(problems))
     begun_s = effort.counted_s()
-    offers = [offer for problem in problems for offer in _offers(problem, config, watch, choosing, min_gain)]
+    searches = [_part_search(problem, config, watch, choosing, min_gain) for problem in problems]
+    competing = None if choosing is None or choosing.devices is not None else choosing
+    results = [(search.problem, search.full(may_fail=competing is not None)) for search in searches]
+    offers = [Offer(Part(problem.cluster), problem, result) for problem, result in results if result is not None]
     bounded, compared = list(offers), dict[int, Compared]()
-    # What frameworks train of the best one may be longer than what was found on another cluster: then that is compared.
-    while (number := 0 if choosing is None else chosen(choosing, offers, min_gain)) not in compared:
-        result = with_hosts(_result(offers[number]), config, watch, deadline.part(0.5 * deadline.remaining_s))
-        searched_s = effort.counted_s() - begun_s
-        if result.plan is None:
-            assert result.reason is not None
-            raise what_would_fit(result.problem, result.reason, watch, deadline)
-        comparing_s = min(max(3.0, 2.0 * searched_s / len(problems)), deadline.remaining_s)
-        compared[number] = Comparisons(result, config, watch, comparing_s, training_limits(), min_gain).answer()
-        offers[number] = replace(offers[number], result=compared[number].result)
-    best = compared[number]
-    choice = None
-    if choosing is not None and len(offers) > 1:
-        choice = choice_of(choosing, bounded, offers[number], best.result.cost.step_s, min_gain)
-    everything: dict[str, Any] = {**vars(best.result), "taken_s": time.perf_counter() - begun}
+
+    def best() -> int:
+        """The number of the best offer, as it is within frameworks: these may train longer ones than were found."""
+        while (number := 0 if choosing is None else chosen(choosing, offers, min_gain)) not in compared:
+            result = with_hosts(_result(offers[number]), config, watch, deadline.part(0.5 * deadline.remaining_s))
+            searched_s = effort.counted_s() - begun_s
+            if result.plan is None:
+                return number
+            comparing_s = min(max(3.0, 2.0 * searched_s / len(problems)), deadline.remaining_s)
+            compared[number] = Comparisons(result, config, watch, comparing_s, training_limits(), min_gain).answer()
+            offers[number] = replace(offers[number], result=compared[number].result)
+        return number
+
+    number = best() if offers else None
+    for search in searches if competing is not None else ():
+        assert competing is not None
+        least, within = None if number is None else offers[number], search.problem.within
+        if least is not None and within is None and not isinstance(search.problem.work, ProfileWork):
+            within = next((training_limits()[name] for name in frameworks_of(_result(least))), None)
+        problem_on = partial(_problem_on, request=competing, batch=search.problem.global_batch, watch=watch)
+        parts = list(parts_beside(competing, search, offers, least, problem_on, within, min_gain))
+        bounded += parts
+        offers += (fitting := [offer for offer in parts if offer.result is not None and offer.result.plan is not None])
+        number = best() if fitting or number is None else number
+    assert number is not None
+    if number not in compared:
+        result = _result(offers[number])
+        assert result.reason is not None
+        raise what_would_fit(result.problem, result.reason, watch, deadline)
+    result, choice = compared[number].result, None
+    if choosing is not None and len(bounded) > 1:
+        choice = choice_of(choosing, bounded, offers[number], result.cost.step_s, min_gain)
+    everything: dict[str, Any] = {**vars(result), "taken_s": time.perf_counter() - begun}
     sizes = [_result(offer) for offer in offers if not offer.part.idle or offer is offers[number]]
     if choosing is None:
-        sizes.sort(key=lambda result: result.problem.cluster.devices)
-    return StrategyResult(**everything, compared=best, sizes=sizes if len(sizes) > 1 else (), choice=choice)
+        sizes.sort(key=lambda one: one.problem.cluster.devices)
+    return StrategyResult(**everything, compared=compared[number], sizes=sizes if len(sizes) > 1 else (), choice=choice)
 
 
 def _result(offer: Offer) -> Searched:
@@ -215,37 +247,17 @@ def _result(offer: Offer) -> Searched:
     return offer.result
 
 
-def _offers(
+def _part_search(
     problem: StrategyProblem,
     config: StrategiesConfig,
     watch: Watch,
     choosing: StrategyRequest | None,
     min_gain: float,
-) -> Iterator[Offer]:
-    """The best strategy of a problem; where one is to be chosen, of parts that may be better, too, and other parts that
-    no bound rules out.
-
-    Raises:
-        BadInput: a fixed field contradicts another one, the model or the cluster.
-    """
-    if choosing is None or choosing.devices is not None:
-        watch(Progress(f"searching strategies on {problem.cluster.name}"))
-        yield Offer(Part(problem.cluster), problem, StrategiesPlanner(config).solve(problem, watch=watch))
-        return
-    kinds = {group.device for group in problem.cluster.node_groups}
-
-    def on_part(cluster: Cluster) -> StrategyProblem:
-        if {group.device for group in cluster.node_groups} == kinds:
-            return replace(problem, cluster=cluster)
-        return _problem_on(cluster, choosing, problem.global_batch, watch)
-
-    def charge(part: Part, step_s: float) -> tuple[float, float]:
-        return charged(choosing, problem, part, step_s, min_gain)
-
-    search = PartSearch(problem, config, charge, on_part, watch)
-    search.run()
-    yield from (Offer(part, problem, result) for part, result in search.results)
-    yield from (Offer(part, problem, None) for part in search.passed)
+) -> PartSearch:
+    """The search of a problem's cluster, and of its parts where one is to be chosen."""
+    if choosing is None:
+        return PartSearch(problem, config, watch=watch)
+    return PartSearch(problem, config, partial(charged, choosing, problem, min_gain=min_gain), watch)
 
 
 def frameworks_of(result: Result[StrategyProblem, Strategy]) -> list[str]:

@@ -299,7 +299,7 @@ def _alike(cluster: Cluster, places: Sequence[NodeGroup], one: NodeGroup, other:
 
 
 class PartSearch:
-    """The search of a cluster, and of its parts that may be better.
+    """The search of a cluster, and then of its parts that may be better.
 
     The cluster shares the budget with its sides evenly; other parts have an eighth each.
 
@@ -307,10 +307,9 @@ class PartSearch:
         problem: on all of the cluster.
         config: of all searches together; parts are searched to the end where its gap is 0.
         charge: what a step of so many seconds on a part is compared by, the least the best.
-        on_part: the problem on a part.
 
     Attributes:
-        results: of the cluster, unless nothing divides it, and of the parts that were searched.
+        results: of the parts that were searched.
         passed: parts that were not, though their bounds do not rule them out.
     """
 
@@ -319,11 +318,9 @@ class PartSearch:
         problem: StrategyProblem,
         config: StrategiesConfig,
         charge: Callable[[Part, float], tuple[float, float]] = lambda part, step_s: (0.0, part.charged_s(step_s)),
-        on_part: Callable[[Cluster], StrategyProblem] | None = None,
         watch: Watch = SILENT,
     ) -> None:
         self.parts, self.problem, self.config, self.charge, self.watch = Parts(problem), problem, config, charge, watch
-        self.on_part = (lambda cluster: replace(problem, cluster=cluster)) if on_part is None else on_part
         self.results, self.passed = list[tuple[Part, Searched]](), list[Part]()
         self.best: tuple[float, float] = (inf, inf)
         self.best_result: Searched | None = None
@@ -336,16 +333,37 @@ class PartSearch:
         """Whether all parts are searched that are not ruled out."""
         return self.config.gap == 0.0
 
-    def run(self) -> None:
-        """Until no part is left that is not ruled out and expected to be better.
+    def full(self, *, may_fail: bool = True) -> Searched | None:
+        """The result on all of the cluster; None where nothing divides that, and a part may be divided.
 
         Raises:
-            BadInput: a fixed field contradicts another one, the model or the cluster; or nothing divides any part.
+            BadInput: a fixed field contradicts another one, the model or the cluster.
+        """
+        if may_fail and not any_subspace(replace(self.problem, fixed={}, within=None)):
+            return None
+        return self._searched(Part(self.problem.cluster), self.problem, 1 + min(len(self.sides), SIDES))
+
+    def run(
+        self,
+        on_part: Callable[[Cluster], StrategyProblem],
+        full: Searched | None,
+        best: tuple[float, float] = (inf, inf),
+    ) -> None:
+        """Until no part is left that is not ruled out and expected to be better than the best.
+
+        Args:
+            on_part: the problem on a part; it may be within limits that all of the cluster's is not.
+            full: the result on all of the cluster, or what came of it.
+            best: what it is to be better than, too.
+
+        Raises:
+            BadInput: nothing divides the cluster or any part of it.
         """
         everything = tuple(place.nodes for place in self.parts.places)
-        full = None
-        if any_subspace(replace(self.problem, fixed={}, within=None)):
-            full = self._searched(Part(self.problem.cluster), self.problem, 1 + min(len(self.sides), SIDES))
+        self.results, self.best, self.on_part = [], best, on_part
+        self.best_result = full if full is not None and full.plan else None
+        if self.best_result is not None:
+            self.best = min(best, self.charge(Part(self.problem.cluster), self.best_result.cost.step_s))
         for number, side in enumerate(sorted(self.sides, key=self.parts.computing_s)):
             part = self.parts.part(side)
             if number < SIDES or self.thorough:
@@ -355,12 +373,13 @@ class PartSearch:
         self._trim(everything, full)
         while self.queue:
             self._next(*heapq.heappop(self.queue))
-        if not self.results:
+        if full is None and not self.results:
             require_searchable(self.problem)
-        part, result = min(self.results, key=self._order)
-        if part.idle and result.plan is not None:  # its search ended early
-            self.results.remove((part, result))
-            self._searched(part, replace(result.problem, start=(result.plan, result.plan)), 2)
+        part, result = min(self.results, key=self._order, default=(None, None))
+        if part is not None and result is not None and self._order((part, result)) == self.best:
+            again = self._searched(part, replace(self.on_part(part.cluster), within=self.problem.within), 2)
+            worse = result if again.plan is not None and again.cost.step_s <= result.cost.step_s else again
+            self.results = [entry for entry in self.results if entry[1] is not worse]
 
     def _order(self, entry: tuple[Part, Searched]) -> tuple[float, float]:
         return (inf, inf) if entry[1].plan is None else self.charge(entry[0], entry[1].cost.step_s)
@@ -384,7 +403,9 @@ class PartSearch:
         self.watch(Progress(f"searching strategies on {part.cluster.name}"))
         config = replace(self.config, budget_s=self.config.budget_s / share)
         result = StrategiesPlanner(config).solve(problem, watch=self.watch)
-        result = replace(result, problem=replace(result.problem, start=()))
+        result = replace(result, problem=replace(result.problem, start=(), within=self.problem.within))
+        if problem.within != self.problem.within:  # then nothing is proven of other strategies
+            result = replace(result, bound=None, status="feasible" if result.plan is not None else "stopped")
         self.results.append((part, result))
         if result.plan is not None and (charged := self.charge(part, result.cost.step_s)) < self.best:
             self.best, self.best_result = charged, result

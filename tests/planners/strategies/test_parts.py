@@ -95,10 +95,12 @@ def _check(seed: int) -> bool:
     """Whether nodes stand idle."""
     problem = drawn_problem(seed)
     search = PartSearch(problem, TO_THE_END, charge)
-    search.run()
-    for part, result in search.results:
+    full = search.full()
+    search.run(lambda cluster: replace(problem, cluster=cluster), full)
+    results = [*search.results, *([(Part(problem.cluster), full)] if full is not None else [])]
+    for part, result in results:
         assert result.plan is None or part.bound_s <= result.cost.step_s * (1 + 1e-9), seed
-    entries = [(charge(part, result.cost.step_s), part) for part, result in search.results if result.plan is not None]
+    entries = [(charge(part, result.cost.step_s), part) for part, result in results if result.plan is not None]
     best = best_of_all_parts(problem)
     assert search.passed == []
     if not entries:
