@@ -18,7 +18,7 @@ help: ## list the commands
 
 demo: $(VENV)/.installed-demo ## plan T5-3B for 4 nodes of 8 V100, print the plan and draw it
 	@mkdir -p demo
-	$(BIN)/automap-infer examples/t5_3b_v100.npz --topo C --out demo/plan.json --plot demo/plan.png
+	$(BIN)/automap infer examples/t5_3b_v100.npz --topo C --out demo/plan.json --plot demo/plan.png
 
 test: style types ## style, types and the fast tests
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not thorough and not random"

@@ -119,7 +119,7 @@ class PlannedResult(PlanReport):
         """What `torch.distributed.pipelining.pipeline(model, mb_args, split_spec=…)` takes.
 
         Raises:
-            BadInput: the profile was not made of a PyTorch module by `profile` or `automap-profile`.
+            BadInput: the profile was not made of a PyTorch module by `profile` or `automap profile`.
         """
         from automap_models.torch_export.pipelining import split_spec
 
@@ -165,7 +165,7 @@ def profile(
     """The profile of one micro-batch of a training step.
 
     Args:
-        model: a PyTorch module; a JAX training step (function or TrainingStep); or what `automap-profile` takes: the
+        model: a PyTorch module; a JAX training step (function or TrainingStep); or what `automap profile` takes: the
             name of a built-in model, "my_package.my_module:make_step", a file.
         inputs: of a module, a tensor, a tuple of positional or a dict of keyword arguments; of a function, the tuple of
             its arguments, the trainable parameters first and the batch last, as arrays or their shapes. Only shapes and
@@ -213,7 +213,7 @@ def plan(
         options: those of the command: `global_batch`, `schedule`, `pin`, `max_stages`, `forbid`, `memory`, `budget`, …;
             of a strategy also fields of `Strategy`, which are then given, `runtime`, `reserve` (bytes of each device
             that are left free, or by rank) and `devices` (least and most of a sweep). `for_` is the framework of
-            `automap-export` that is to run the plan. `batch`, `sequence`, `dtype`, `dropout`, `images`, `mtp`
+            `automap export` that is to run the plan. `batch`, `sequence`, `dtype`, `dropout`, `images`, `mtp`
             and `trainable` say which training step of a model by name is meant.
 
     Raises:

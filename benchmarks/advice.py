@@ -1,6 +1,6 @@
 """Whether anything that people do without automap, or with its options, beats what it advises by default.
 
-For each profile on each cluster the plan of `automap-infer PROFILE --topo CLUSTER` is held against rivals that satisfy
+For each profile on each cluster the plan of `automap infer PROFILE --topo CLUSTER` is held against rivals that satisfy
 the same rules (every stage holds work, every replica has a sample):
 
     data parallelism     one stage, in every number of micro-batches

@@ -1,6 +1,6 @@
 """How well constants that are fitted to profiles of one machine price models of other sizes on it.
 
-GPT-2s of transformers are profiled on this machine's processor with one thread (automap-profile --measure): forward
+GPT-2s of transformers are profiled on this machine's processor with one thread (automap profile --measure): forward
 pass, backward pass and Adam's update in fp32. The constants of a device are fitted to those of FITTED, and those of
 OTHERS are priced, of which the fit knows nothing. `left out` is the error of a fitted profile when the constants are
 fitted to the others.

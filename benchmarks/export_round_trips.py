@@ -1,7 +1,7 @@
-"""Random plans are written for every target of automap-export, and the target's own code reads them back.
+"""Random plans are written for every target of automap export, and the target's own code reads them back.
 
 Plans are those that the tests draw (tests/drawn_plans.py): strategies, plans of stages of whole blocks, sharding plans.
-One that a target has no words for is drawn again. `check` of automap-export compares what the target's code read with
+One that a target has no words for is drawn again. `check` of automap export compares what the target's code read with
 the plan. For torch-split-spec, torch.distributed.pipelining cuts a model by the program's split_spec, too, and every
 stage has to hold the parameters of the modules between two drawn cuts; for hf, transformers' Llama takes the plan.
 

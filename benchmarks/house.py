@@ -4,7 +4,7 @@
 
 Counted are the library and its apps, without tests and benchmarks: files, lines, functions, classes, comments (lines
 that begin with #) a hundred lines. A profiler counts the modules of ours, and the calls of their functions, that two
-commands execute, warm: `automap-infer examples/vgg19_v100.npz --topo C` and `automap-plan llama3-8b --topo dgx-h100-4
+commands execute, warm: `automap infer examples/vgg19_v100.npz --topo C` and `automap plan llama3-8b --topo dgx-h100-4
 --sequence 8192 --global-batch 128`. Without a commit the working tree is counted.
 """
 

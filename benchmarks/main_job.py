@@ -1,4 +1,4 @@
-"""The main job as a new user does it: `automap-infer PROFILE --topo CLUSTER`, no other option.
+"""The main job as a new user does it: `automap infer PROFILE --topo CLUSTER`, no other option.
 
     OMP_NUM_THREADS=1 python benchmarks/main_job.py [--profiles FOLDER] [--certificates]
 

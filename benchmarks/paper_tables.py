@@ -74,7 +74,7 @@ PAPER_NAMES = (
 
 @cache
 def profile_of(model: str, sequence: int) -> Profile:
-    """The profile that `automap-profile MODEL --sequence N` makes."""
+    """The profile that `automap profile MODEL --sequence N` makes."""
     graph = instruction_graph(trace(workloads.build(model, sequence=None if model == "vgg19" else sequence)))
     return profile_from_graph(graph, clock_times(graph, read_device("v100")))
 

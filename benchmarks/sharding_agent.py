@@ -142,10 +142,12 @@ def spread(values: Sequence[float], form: str = "{:g}") -> str:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = dict.fromkeys([*(case[0] for case in ROWS), "drawn"])
-    options.add_argument("models", metavar="MODEL", nargs="*", choices=names, help="only these; `drawn` is problems")
+    options.add_argument("models", metavar="MODEL", nargs="*", help="only these; `drawn` is problems")
     options.add_argument("--seeds", type=int, default=3, help="searches of each model (default 3)")
     options.add_argument("--drawn", type=int, default=10, help="drawn problems of each size (default 10)")
     given = options.parse_args()
+    if unknown := [name for name in given.models if name not in names]:
+        options.error(f"{unknown[0]} is none of {', '.join(names)}")
     from common import print_rows  # not in the rows' processes, whose imports count
 
     models = [case for case in ROWS if not given.models or case[0] in given.models]

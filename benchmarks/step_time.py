@@ -1,7 +1,7 @@
 """The step-time model against reality: predicted and measured processor time of the stages that torch runs.
 
 Every plan takes the user's path: profile measured on this machine (`measure_module`) at the micro-batch size that runs,
-planner, then what `automap-run` does (`run.torch_backend`), one process a rank. Predicted is what the cost model says
+planner, then what `automap run` does (`run.torch_backend`), one process a rank. Predicted is what the cost model says
 of M micro-batches on a stage, M·(f + b), and of its parameters' share of the measured update; measured is the processor
 time of the thread that computes, forward, backward and update, medians over the steps. Wall time is not compared: the
 processes share cores, but each stage's share of it. "max/mean" is the slowest stage's time over the mean: what the
@@ -153,7 +153,7 @@ def plans(profile: Profile, stages: int, micro_batches: int) -> tuple[StagedProb
 
 
 def run_plan(problem: StagedProblem, cost: StagedCost, plan: StagedPlan) -> Plan:
-    """The plan as automap-run takes it."""
+    """The plan as automap run takes it."""
     result = Result(problem, plan, cost, "feasible")
     return staged_document(PlanReport(**vars(result), single_device_s=cost.step_s)).plan(plan.planner)
 

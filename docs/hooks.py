@@ -1,7 +1,7 @@
 """What the site's build fills in: a package's modules for the API reference, and the help texts of the commands.
 
 A page writes `{{ api automap_models.core }}` for the public modules of a package, one section each, and
-`{{ help automap-infer }}` for what `automap-infer --help` prints. Both are read anew with every build.
+`{{ help infer }}` for what `automap infer --help` prints. Both are read anew with every build.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _modules(package: str) -> str:
 
 def _help(command: str) -> str:
     """What a command prints when it is asked for help."""
-    program = Path(sys.executable).parent / command
+    program = Path(sys.executable).parent / "automap"
     environment = {**os.environ, "COLUMNS": "110", "NO_COLOR": "1"}
-    done = subprocess.run([program, "--help"], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run([program, command, "--help"], capture_output=True, text=True, check=True, env=environment)
     return f"```\n{done.stdout}```"

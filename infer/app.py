@@ -54,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = [*(sys.argv[1:] if argv is None else argv)]
     if arguments and arguments[0] in SUMMARIES:
-        return _command(f"{NAME} {arguments[0]}", arguments[0], arguments[1:])
+        prog, name = f"{NAME} {arguments[0]}", arguments[0]
+        return run_command(prog, lambda: _run(prog, name, arguments[1:]))
     if arguments[:1] == [PRINT_COMPLETION]:
         return run_command(NAME, lambda: _print_completion(arguments))
     about = "Plan how to train a model on a cluster."
@@ -119,11 +120,6 @@ def _complete(parser: argparse.ArgumentParser) -> None:
             action.choices = given[action.dest]()
 
 
-def _command(prog: str, command: str, arguments: Sequence[str]) -> int:
-    """Run one command under a name; returns its exit code and never raises."""
-    return run_command(prog, lambda: _run(prog, command, arguments))
-
-
 def _run(prog: str, name: str, arguments: Sequence[str]) -> int:
     """Run a command, or the one of its own commands that the first argument names."""
     module = import_module(f".commands.{name}", __package__)
@@ -148,10 +144,9 @@ def _refused(prog: str, description: str, summaries: Mapping[str, str], epilog: 
 
 def _script(command: str) -> Callable[..., int]:
     """The program `automap-COMMAND`: with arguments a function, without them a whole process."""
-    prog = f"{NAME}-{command}"
 
     def script(argv: Sequence[str] | None = None) -> int:
-        return program(lambda: _command(prog, command, sys.argv[1:])) if argv is None else _command(prog, command, argv)
+        return program(lambda: main([command, *sys.argv[1:]])) if argv is None else main([command, *argv])
 
     return script
 

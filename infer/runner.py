@@ -15,14 +15,16 @@ import argparse
 import gc
 import io
 import os
+import re
 import shlex
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
@@ -33,6 +35,7 @@ from automap_models.requests import solve
 from automap_models.version import __version__
 
 from .commands.parsing import file_argument, in_options
+from .reports.text import TYPED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,8 +53,6 @@ VERBOSE = ContextVar("VERBOSE", default=False)
 """Whether the command that runs says what it does."""
 WATCH: ContextVar[Watch | None] = ContextVar("WATCH", default=None)
 """Is told how far the work is, in place of the terminal."""
-TYPED = ContextVar("TYPED", default="")
-"""The command that runs, as it was typed."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Command(Generic[RequestT]):
         namespace = self.parser(prog).parse_args(argv)
         files = self._files(namespace)
         VERBOSE.set(namespace.verbose)
-        TYPED.set(f"{prog} {shlex.join(argv)}")
+        TYPED.set((f"{prog} {shlex.join(argv)}", files.get("plan")))
         report = self.report(self.request(namespace))
         for output in self.outputs:
             if output.what in files:
@@ -244,13 +245,27 @@ class CommandParser(argparse.ArgumentParser):
         Raises:
             BadInput: always.
         """
-        raise BadInput(message, do=f"see {self.prog} --help")
+        unknown = re.match("unrecognized arguments: (--[^ =]+)", message)
+        near = get_close_matches(unknown[1], self._option_string_actions, n=1, cutoff=0.75) if unknown else []
+        meant = f"did you mean {near[0]}? or " if near else ""
+        raise BadInput(message, do=f"{meant}see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print help or the version; argparse's own way swallows what then goes wrong with the stream."""
         if message and file is not None:
             with printing():
                 file.write(message)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help whose first line says what has to be given: the options have their lines below."""
+
+    def add_usage(self, usage: Any, actions: Iterable[argparse.Action], groups: Any, prefix: Any = None) -> None:
+        """The arguments and options that are required, and that there are others."""
+        several = {id(action) for group in groups if group.required for action in group._group_actions}
+        needed = [action for action in actions if action.required or not action.option_strings or id(action) in several]
+        others = argparse.Action([], "others", metavar="[option …]")
+        super().add_usage(usage, [*needed, others], groups, prefix)
 
 
 def exit_codes(exits: Mapping[int, str]) -> str:
@@ -266,7 +281,7 @@ def new_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentPar
         prog=prog,
         description=description,
         epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{prog} {__version__}")

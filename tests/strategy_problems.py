@@ -64,7 +64,7 @@ def strategies(problem: StrategyProblem) -> Iterator[Strategy]:
         if tp * cp * pp * dp != devices or batch % dp:
             continue
         for ep, b, schedule, vp, zero, shared in product(
-            values("ep", divisors(dp)),
+            values("ep", divisors(tp * cp * dp)),
             values("micro_batch", divisors(batch // dp)),
             values("schedule", list(SCHEDULES)),
             values("vp", [1, 2, 3]),

@@ -64,7 +64,7 @@ def test_a_strategy_s_file_is_read_and_priced_again_and_runs_by_an_export(tmp_pa
     assert "<svg" in again._repr_html_()
     with pytest.raises(am.BadInput, match="no cluster is given"):
         am.read_plan(tmp_path / "strategy.json", "gpt2")
-    with pytest.raises(am.BadInput, match=r"is a strategy, and runs are of plans of stages; .*automap-export"):
+    with pytest.raises(am.BadInput, match=r"is a strategy, and runs are of plans of stages; .*automap export"):
         am.run(priced, "gpt2")
 
 

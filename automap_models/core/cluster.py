@@ -258,7 +258,7 @@ class Cluster:
             return self.nodes * self.devices_per_node
         return sum(group.nodes * group.devices_per_node for group in self.groups)
 
-    @property
+    @cached_property
     def node_groups(self) -> tuple[NodeGroup, ...]:
         """Groups of equal nodes; a uniform cluster is one."""
         alone = NodeGroup(self.nodes, self.devices_per_node, self.intra, self.inter, self.memory, self.device, 1.0)

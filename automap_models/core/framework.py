@@ -249,7 +249,7 @@ class Limits:
         if self.own_code or not own_code:
             return None
         what = f"{self.name} trains models that it has the code of, and this is a module of your own"
-        return Objection(what, "take deepspeed or torch-split-spec, or run a plan of stages with automap-run")
+        return Objection(what, "take deepspeed or torch-split-spec, or run a plan of stages with automap run")
 
     def _layers_objection(self, facts: ModelFacts) -> Objection | None:
         """To recurrences and to encoders."""

@@ -173,7 +173,8 @@ class LayerWork:
         saved_eagerly: bytes that an eager program saves besides, whose small operations are kernels each (Operations).
         saved_for_weights: of `saved`, bytes that are kept on from the INPUT to the WEIGHT pass where these are apart.
         boundary: bytes handed to the next layer, or through it to later ones.
-        sums_forward, sums_backward: bytes of each all-reduce among the devices of tensor parallelism, in the passes.
+        sums_forward, sums_backward: bytes of each all-reduce among the devices of tensor parallelism, in the passes;
+            EXPERTS marks those of devices that share an expert.
         exchanged: bytes that tokens take to their experts, one way, of one forward pass; none without experts.
         context: bytes of keys and values, or of states, which the devices of context parallelism pass on.
         causal: whether its attention masks the half of the scores, which a flash kernel skips.

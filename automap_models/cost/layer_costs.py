@@ -211,7 +211,8 @@ class LayerCosting:
             saved = saved - shares.bytes_of(layer.exchanged)[:, None]
             discarded = discarded - shares.bytes_of(layer.exchanged.made_by(bits))
         if runtime.saves_gathered:
-            read = shares.bytes_of(layer.sums_backward, gathered=True) - shares.bytes_of(layer.sums_backward)
+            sums = shares.summed(layer.sums_backward)
+            read = shares.bytes_of(sums, gathered=True) - shares.bytes_of(sums)
             saved, for_weights = saved + read[:, None], for_weights + read[:, None]
         if block and clock.strategy.precision in NARROW:
             for_weights = for_weights / 2  # Transformer Engine saves the operands as they were cast to 8 bits

@@ -22,7 +22,7 @@ and recurrences, and what comes before and after the blocks run in bfloat16.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -91,6 +91,11 @@ class Shares:
         """[B, …] bytes of [k, …] amounts on a device."""
         factors = self.gathered if gathered else self.divided
         return np.asarray(factors[:, amounts.marks] @ amounts.values * self.widening)
+
+    def summed(self, sums: Amounts) -> Amounts:
+        """Sums of a layer: those of experts are none where a device has them whole."""
+        of_experts, is_whole = (sums.marks & Mark.EXPERTS) > 0, self.strategy.expert_tensor == 1
+        return replace(sums, values=np.where(of_experts & is_whole, 0.0, sums.values), marks=sums.marks & ~Mark.EXPERTS)
 
     def parameters_of(self, amounts: Amounts) -> tuple[float, float]:
         """Parameters of a layer on a device, those of experts apart: others, and they."""
@@ -217,6 +222,7 @@ class StepClock:
 
     def _sums_s(self, sums: Amounts) -> FloatArray:
         """[B, m] all-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""
+        sums = self.shares.summed(sums)
         sent = sums.values * self.shares.gathered[:, sums.marks] * self.shares.widening
         return np.asarray((1.0 - self.runtime.tensor_overlap) * _collective_s(self.groups.tensor.all_reduce_s, sent))
 

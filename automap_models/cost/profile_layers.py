@@ -185,7 +185,7 @@ def layer_begins(profile: Profile) -> tuple[int, ...]:
     sums = np.add.reduceat(nbytes_of, [0, *cuts])
     begins = (0, *(cut for cut, here in zip(cuts, sums[1:], strict=True) if here or cut == cuts[-1]))
     if len(begins) < 3:
-        do = "profile the model with the paths of its modules, as automap-profile does"
+        do = "profile the model with the paths of its modules, as automap profile does"
         raise BadInput("has no layers between which a strategy could divide it", where=profile.model, do=do)
     return begins
 

@@ -42,7 +42,7 @@ def write(plan: BlockPlan, path: Path) -> Written:
     notes.append(f"batches are the program's: in Trainer's words {batches}")
     if plan.recompute(NAME) == "full" and not s.zero:
         notes.append("without FSDP the program recomputes: gradient_checkpointing=True")
-    head = f"# {plan.model} for Accelerate, written by automap-export: the config_file of accelerate launch\n"
+    head = f"# {plan.model} for Accelerate, written by automap export: the config_file of accelerate launch\n"
     return Written(head + yaml.safe_dump(config(plan), sort_keys=False), notes=tuple(notes))
 
 

@@ -47,7 +47,7 @@ _PRECISION: dict[str, dict[str, Any]] = {
     "bf16": {"bf16": {"enabled": True}},
 }
 _HEADER = '''\
-"""{model} for DeepSpeed, written by automap-export: engine, *_ = initialize(…)."""
+"""{model} for DeepSpeed, written by automap export: engine, *_ = initialize(…)."""
 
 import deepspeed
 {imports}
@@ -69,7 +69,7 @@ def write(plan: BlockPlan, path: Path) -> Written:
     s, is_json = plan.strategy, path.suffix == ".json"
     notes = []
     if is_json and s.pp > 1:
-        require_none(Objection("a JSON of deepspeed has no pipelines", "write a .py"), f"plan of {plan.model}")
+        require_none(Objection("a JSON of deepspeed has no pipelines", "write a .py"), plan.where)
     if s.pp == 1:
         body = template("deepspeed_whole")
         if plan.recompute(NAME) == "full":

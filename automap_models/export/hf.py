@@ -62,7 +62,7 @@ def _document(source: Source) -> tuple[dict[str, Any], list[str]]:
     sharding = source.plan.sharding
     sizes, weights, pipeline = _staged(source, notes) if sharding is None else _sharding(sharding)
     prefix = _prefix(weights)
-    styles = tp_styles(weights, source.name)
+    styles = tp_styles(weights, source.plan.where)
     base = {name.removeprefix(prefix): style for name, style in styles.items() if name.startswith(prefix)}
     around = {name: style for name, style in styles.items() if not name.startswith(prefix)}
     document = {**sizes, "base_model_tp_plan": base, "tp_plan": around}
@@ -85,9 +85,8 @@ def _sharding(plan: ShardingPlan) -> tuple[dict[str, int], Weights, None]:
 def _staged(source: Source, notes: list[str]) -> tuple[dict[str, int], Weights, Any]:
     """Of a staged plan likewise, and the plan of its pipeline where it has several stages."""
     source.require_result(NAME)
-    plan = source.plan
+    plan, where = source.plan, source.plan.where
     used = dict.fromkeys(stage.sharding or UNSHARDED for stage in plan.stages)
-    where = f"plan of {source.name}"
     if len(used) > 1:
         what = f"its stages have the shardings {' and '.join(used)}, and transformers one plan for all layers"
         raise Inexpressible(what, where=where, do="export it to jax, which has one for each stage")
@@ -113,14 +112,13 @@ def even_layers(layers: int, stages: int) -> tuple[int, ...]:
     return (*(share,) * (stages - 1), layers - share * (stages - 1))
 
 
-def tp_styles(weights: Weights, model: str) -> dict[str, str]:
+def tp_styles(weights: Weights, where: str) -> dict[str, str]:
     """Module, with a star for every layer's number → its style; those that are replicated are left out.
 
     Raises:
         Inexpressible: parameters that are no modules' weights, layers that are partitioned in different ways, or a
             dimension that no style partitions.
     """
-    where = f"plan of {model}"
     modules: dict[str, dict[str, int]] = defaultdict(dict)
     for name, (shape, dim) in weights.items():
         if not name.endswith(_WEIGHT):

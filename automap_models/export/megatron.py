@@ -100,7 +100,7 @@ PRECISIONS: Mapping[str, tuple[str, ...]] = {
 def write(plan: BlockPlan, path: Path) -> Written:
     """The arguments."""
     program = "pretrain_mamba.py" if plan.facts.recurrent else "pretrain_gpt.py"
-    line = f"# {plan.model} for Megatron-LM, written by automap-export: torchrun … {program} $(grep -v '^#' FILE)"
+    line = f"# {plan.model} for Megatron-LM, written by automap export: torchrun … {program} $(grep -v '^#' FILE)"
     written = [shlex.join(argument) for argument in arguments(plan)]
     shape = plan.facts.shape
     notes: tuple[str, ...] = (RECURRENT,) if plan.facts.recurrent else () if shape is None else (BESIDE,)

@@ -37,7 +37,7 @@ def write(plan: BlockPlan, path: Path) -> Written:
         for key in keys[:-1]:
             group = group.setdefault(key, {})
         group[keys[-1]] = value
-    line = f"# {plan.model} for Megatron-Bridge, written by automap-export: overrides of the recipe of this model\n"
+    line = f"# {plan.model} for Megatron-Bridge, written by automap export: overrides of the recipe of this model\n"
     shape = plan.facts.shape
     same = () if shape is None else (f"the recipe's seq_length, of the model and of the dataset, is {shape.sequence}",)
     return Written(line + yaml.safe_dump(document, sort_keys=False, width=10_000), notes=same)

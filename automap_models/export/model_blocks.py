@@ -42,12 +42,14 @@ class BlockPlan:
         strategy: with the blocks of every virtual stage in `layers`.
         tensor: [pp] devices that share the operators of each rank; all `strategy.tp` but where a target takes others.
         facts: of the model, as far as they are known.
+        where: the file.
     """
 
     model: str
     strategy: Strategy
     tensor: tuple[int, ...]
     facts: ModelFacts = UNKNOWN
+    where: str = "the plan"
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -80,9 +82,7 @@ class BlockPlan:
         }
         if len(kinds) > 1 or kinds == {"part"}:
             what = f"{target} recomputes alike in all stages, and the strategy does not"
-            raise Inexpressible(
-                what, where=f"plan of {self.model}", do="give one `recompute`, or export it to galvatron"
-            )
+            raise Inexpressible(what, where=self.where, do="give one `recompute`, or export it to galvatron")
         (kind,) = kinds or {"none"}
         return kind
 
@@ -98,8 +98,8 @@ def block_plan(source: Source, target: str, limits: Limits) -> BlockPlan:
     if strategy is None:
         plan = staged_blocks(source, target, limits)
     else:
-        plan = BlockPlan(source.name, strategy, (strategy.tp,) * strategy.pp, source.plan.facts)
-    require_none(limits.objection(plan.strategy, plan.facts), f"plan of {plan.model}")
+        plan = BlockPlan(source.name, strategy, (strategy.tp,) * strategy.pp, source.plan.facts, source.plan.where)
+    require_none(limits.objection(plan.strategy, plan.facts), plan.where)
     if limits.recompute_alike:
         plan.recompute(target)
     return plan
@@ -141,8 +141,8 @@ def staged_blocks(source: Source, target: str, limits: Limits) -> BlockPlan:
         Inexpressible: the target has no words for its cuts, its devices or its shardings.
         BadInput: the model was not given, or its profile does not say what a micro-batch holds.
     """
-    plan, where, profile = source.plan, f"plan of {source.name}", source.require_result(target).problem.profile
-    blocks = require_blocks(profile, target, limits)
+    plan, where, profile = source.plan, source.plan.where, source.require_result(target).problem.profile
+    blocks = require_blocks(profile, target, limits, where)
     objection = _misplaced_cut(profile, plan, blocks, target, limits) or unequal_devices(plan, target, limits)
     if objection:
         raise Inexpressible(objection, where=where)
@@ -164,16 +164,15 @@ def staged_blocks(source: Source, target: str, limits: Limits) -> BlockPlan:
         precision=_PRECISIONS.get(profile.dtype, get_args(Precision)[0]),
         layers=tuple(stop - begin for begin, stop in pairwise(before)),
     )
-    return BlockPlan(source.name, strategy, tuple(stage.tensor for stage in plan.stages))
+    return BlockPlan(source.name, strategy, tuple(stage.tensor for stage in plan.stages), where=where)
 
 
-def require_blocks(profile: Profile, target: str, limits: Limits) -> tuple[Block, ...]:
+def require_blocks(profile: Profile, target: str, limits: Limits, where: str) -> tuple[Block, ...]:
     """The repeated blocks of a model, which the target's stages hold whole.
 
     Raises:
         Inexpressible: nothing repeats, blocks of several series do where the target takes one, or it lacks their code.
     """
-    where = f"plan of {profile.model}"
     require_none(limits.code_objection(own_code=profile.own_code), where)
     blocks = repeated_blocks(profile, where)
     if not blocks:

@@ -87,8 +87,8 @@ def snapped(source: Source, target: str, limits: Limits) -> Snapped:
     problem, plan = result.problem, result.required_plan()
     changes: list[str] = []
     problem = _with_schedule(problem, target, limits, changes)
-    cuts = _snapped_cuts(problem, plan, target, limits, changes)
-    device_cuts = _snapped_devices(problem, plan, target, limits, changes)
+    cuts = _snapped_cuts(source, problem, plan, target, limits, changes)
+    device_cuts = _snapped_devices(source, problem, plan, target, limits, changes)
     shardings = _snapped_shardings(problem, plan, limits, changes)
     moved = StagedPlan(cuts, device_cuts, plan.micro_batches, PLANNER, problem.grid.to_points(cuts), shardings)
     if not changes:
@@ -96,7 +96,7 @@ def snapped(source: Source, target: str, limits: Limits) -> Snapped:
     valid, objection = moved.check_valid(problem)
     if not valid:
         what = f"cannot be snapped to {target}: {objection}"
-        raise BadInput(what, where=f"plan of {source.name}", do=again(target))
+        raise BadInput(what, where=source.plan.where, do=again(target))
     cost = step_cost(problem, moved)
     if not cost.feasible:
         stage = cost.fullest
@@ -171,17 +171,17 @@ def _with_schedule(problem: StagedProblem, target: str, limits: Limits, changes:
 
 
 def _snapped_cuts(
-    problem: StagedProblem, plan: StagedPlan, target: str, limits: Limits, changes: list[str]
+    source: Source, problem: StagedProblem, plan: StagedPlan, target: str, limits: Limits, changes: list[str]
 ) -> tuple[int, ...]:
     if limits.cuts == "anywhere":
         return plan.cuts
     profile = problem.profile
-    blocks = require_blocks(profile, target, limits)
+    blocks = require_blocks(profile, target, limits, source.plan.where)
     allowed = boundaries(profile, blocks, limits)
     cuts = nearest(profile.C, plan.cuts, allowed)
     if cuts is None:
         what = f"{plan.stages} stages, and {target} can cut the model in {len(allowed)} place(s)"
-        raise BadInput(what, where=f"plan of {profile.model}", do="plan fewer stages")
+        raise BadInput(what, where=source.plan.where, do="plan fewer stages")
     for stage, (before, after) in enumerate(zip(plan.cuts, cuts, strict=True)):
         if before != after:
             place = place_in_words(profile, blocks, after)
@@ -190,7 +190,7 @@ def _snapped_cuts(
 
 
 def _snapped_devices(
-    problem: StagedProblem, plan: StagedPlan, target: str, limits: Limits, changes: list[str]
+    source: Source, problem: StagedProblem, plan: StagedPlan, target: str, limits: Limits, changes: list[str]
 ) -> tuple[int, ...]:
     devices, stages = problem.cluster.devices, plan.stages
     if not limits.equal_replicas:
@@ -198,7 +198,7 @@ def _snapped_devices(
     count, rest = divmod(devices, stages)
     if rest:
         what = f"{devices} devices do not make {stages} stages of equally many, as {target} has them"
-        raise BadInput(what, where=f"plan of {problem.profile.model}", do=again(target))
+        raise BadInput(what, where=source.plan.where, do=again(target))
     equal = tuple(range(count, devices, count))
     if equal != plan.device_cuts:
         changes.append(f"{count} devices for every stage")

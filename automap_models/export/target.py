@@ -54,7 +54,7 @@ class Source:
         """
         if self.result is None:
             what = f"only the model tells where the plan cuts it, and {target} asks for that"
-            raise BadInput(what, where=f"plan of {self.name}", do="give the model or profile after the plan")
+            raise BadInput(what, where=self.plan.where, do="give the model or profile after the plan")
         return self.result
 
 
@@ -65,7 +65,7 @@ def read_source(path: str | os.PathLike[str], model: Profile | ProfiledModel | N
         BadInput: the file is none of these, contradicts itself, or was made for another model (see `read_plan`).
         Infeasible: the plan does not fit the cluster of the file.
     """
-    do = "give what automap-infer, automap-plan or automap-search wrote"
+    do = "give what automap infer, automap plan or automap search wrote"
     plan = written_plan(path, StagedDocument, StrategyDocument, *SHARDING_DOCUMENTS, do=do)
     if model is None:
         return Source(plan)
@@ -148,14 +148,14 @@ class Target:
         kind = source.plan.kind
         if kind not in self.sources:
             do = f"give {' or '.join(_GIVE[form] for form in self.sources)}"
-            raise BadInput(f"{_KINDS[kind]} has no words in {self.name}", where=f"plan of {source.name}", do=do)
+            raise BadInput(f"{_KINDS[kind]} has no words in {self.name}", where=source.plan.where, do=do)
 
 
 _KINDS = {"stages": "a plan of stages", "strategy": "a strategy", "sharding": "a sharding plan"}
 _GIVE = {
-    "stages": "a plan of automap-infer or automap-plan",
-    "strategy": "a strategy of automap-plan",
-    "sharding": "a plan of automap-search",
+    "stages": "a plan of automap infer or automap plan",
+    "strategy": "a strategy of automap plan",
+    "sharding": "a plan of automap search",
 }
 
 

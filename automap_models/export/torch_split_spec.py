@@ -33,11 +33,11 @@ _BY_CLASS = "{name}(stage, MICRO_BATCHES, micro_batch_loss, **specs)"
 def write(source: Source, path: Path) -> Written:
     """The program."""
     plan, profile = source.plan, source.require_result(NAME).problem.profile
-    where, schedule = f"plan of {source.name}", plan.build_schedule()
+    where, schedule = plan.where, plan.build_schedule()
     require_none(LIMITS.schedule_objection(schedule.name, schedule.stages, schedule.micro_batches), where)
     objection = unequal_devices(plan, NAME, LIMITS)
     if objection:
-        raise Inexpressible(objection, where=where, do="run it with automap-run")
+        raise Inexpressible(objection, where=where, do="run it with automap run")
     replicas, samples = plan.stages[0].replicas, required_size(profile)
     if samples % replicas:
         what = f"{samples} samples of a micro-batch do not make {replicas} equal shares"

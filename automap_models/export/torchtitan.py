@@ -87,7 +87,7 @@ def write(plan: BlockPlan, path: Path) -> Written:
     """The module, and the rows of a schedule that torch has no class for."""
     schedule = _require_layers(plan)
     lines = [
-        f'"""{plan.model} for torchtitan 0.3, written by automap-export: give these to Trainer.Config."""',
+        f'"""{plan.model} for torchtitan 0.3, written by automap export: give these to Trainer.Config."""',
         "",
         "from torchtitan.config.configs import ParallelismConfig, TrainingConfig",
         "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC",
@@ -144,7 +144,7 @@ def _require_layers(plan: BlockPlan) -> Schedule:
     """
     for stage, count in enumerate(plan.layers[1:-1], start=1):
         if not count:
-            raise Inexpressible(f"stage {stage} has no layer", where=f"plan of {plan.model}", do="give it one")
+            raise Inexpressible(f"stage {stage} has no layer", where=plan.where, do="give it one")
     return plan.strategy.build_schedule()
 
 

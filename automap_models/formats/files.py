@@ -21,7 +21,7 @@ _MODULE_TEXT = re.compile(
 )
 _FORMATS = (
     "a profile is an .npz file with the arrays C, A and W, a graph.txt of PipeDream or DAPPLE, or JSON of "
-    "dnn-partitioning or Piper; automap-profile makes one of HLO text, StableHLO or a model"
+    "dnn-partitioning or Piper; automap profile makes one of HLO text, StableHLO or a model"
 )
 
 
@@ -39,7 +39,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         return _read_json_profile(path)
     if _starts_module(head, text):
         what = "is an HLO or StableHLO module, which has no times yet"
-        raise BadInput(what, where=str(path), do="make a profile of it with automap-profile first")
+        raise BadInput(what, where=str(path), do="make a profile of it with automap profile first")
     if looks_like_graph_txt(text):
         return read_graph_txt(path)
     raise BadInput("is empty" if not head else "is no profile in a known format", where=str(path), do=_FORMATS)

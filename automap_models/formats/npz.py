@@ -30,7 +30,7 @@ LABELS = ("names", "layers")
 SHARED = ("shared_parameters", "shared_frozen")
 
 
-_REMAKE = "write it again with automap-profile or numpy.savez_compressed"
+_REMAKE = "write it again with automap profile or numpy.savez_compressed"
 _JSON = "save it as the text of a JSON document, or leave it out"
 
 

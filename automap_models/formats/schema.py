@@ -12,7 +12,7 @@ of `Foreign`, which ignores what we do not read. Fields without a default are re
         stages: Annotated[list[Stage], Meta(min_length=1)]
         note: Text | None = None
 
-    plan = read_json("plan.json", Plan, do="write the plan again with automap-infer")
+    plan = read_json("plan.json", Plan, do="write the plan again with automap infer")
     # BadInput: plan.json: $.stages[0].devices[1] is "eight", not a whole number; write the plan again with …
 
 Where the kind of a file decides what it holds, read its bytes once and decode them twice, first as a

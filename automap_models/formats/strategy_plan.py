@@ -1,6 +1,6 @@
 """Strategies as JSON: kind "strategy", of equal stages.
 
-That is what `automap-plan --tp 8 … --json` prints: the strategy and the layers of its virtual stages are read back, the
+That is what `automap plan --tp 8 … --json` prints: the strategy and the layers of its virtual stages are read back, the
 price beside it is for people and other programs.
 """
 
@@ -27,7 +27,7 @@ _Record = TypeVar("_Record", Strategy, TransformerShape, Training)
 class StrategyDocument(PlanDocument, kw_only=True, forbid_unknown_fields=False):
     """What of the file is read: the price beside it is ignored."""
 
-    remedy: ClassVar[str] = "price it again with automap-plan"
+    remedy: ClassVar[str] = "price it again with automap plan"
 
     kind: Literal["strategy"]
     model: Text

@@ -21,7 +21,7 @@ def read(values: Values, where: str) -> Setting:
     """
     config = value_at(values, "CONFIG")
     if not isinstance(config, dict):
-        raise BadInput("holds no CONFIG", do="give the JSON of DeepSpeed, or the module that automap-export writes")
+        raise BadInput("holds no CONFIG", do="give the JSON of DeepSpeed, or the module that automap export writes")
     setting = read_table(parse(json.dumps(config, indent=2), ".json", where), "deepspeed")
     return replace(setting, fields={**setting.fields, **_pipeline(values)})
 

@@ -111,7 +111,7 @@ class StageOptions:
 
 @dataclass(frozen=True)
 class PlanOptions(StageOptions):
-    """One plan of pipeline stages: `automap-infer`, `automap_models.infer`.
+    """One plan of pipeline stages: `automap infer`, `automap_models.infer`.
 
     By the objective "length" the schedule is only drawn.
 
@@ -206,7 +206,7 @@ class PlanOptions(StageOptions):
 
 @dataclass(frozen=True)
 class ExploreOptions(StageOptions):
-    """The best plan of every kind: `automap-plan`, `automap_models.plan`.
+    """The best plan of every kind: `automap plan`, `automap_models.plan`.
 
     Attributes:
         pins: layers with the stage that each shall run in, as "layer=stage".

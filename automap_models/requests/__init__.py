@@ -345,18 +345,13 @@ def narrowed(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class InferRequest:
-    """`automap infer`: one plan. `options` are what is asked of it; `plan` is costed, where it is given.
-
-    `option_words` are these options as the user typed them, without those that are as by default.
-    """
+    """`automap infer`: one plan. `options` are what is asked of it; `plan` is costed, where it is given."""
 
     profile: Path | Profile | ProfiledModel
     topo: str | Cluster | None
     options: PlanOptions
     plan: Path | None = None
     verbose: bool = False
-    out: Path | None = None
-    option_words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A plan that is made: written for another framework, or run for some steps.
 
-The step of a run is a row of measured steps, which automap-calibrate reads beside those that people write.
+The step of a run is a row of measured steps, which automap calibrate reads beside those that people write.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def _launched(exported: Exported, launcher: str, request: ExportRequest, path: P
 def _strategy_refused(plan: Plan, strategy: Strategy) -> BadInput:
     """What to do with a strategy, whose ZeRO and recomputation the stages of a run do not have."""
     trains = [name for name, limits in training_limits().items() if limits.objection(strategy, plan.facts) is None]
-    export = f"automap-export writes it for {' or '.join(trains)}; or " if trains else ""
-    do = f"{export}plan stages, which run: automap-plan with `target='torch-split-spec'`"
+    export = f"automap export writes it for {' or '.join(trains)}; or " if trains else ""
+    do = f"{export}plan stages, which run: automap plan with `target='torch-split-spec'`"
     return BadInput("is a strategy, and runs are of plans of stages", where=plan.where, do=do)
 
 

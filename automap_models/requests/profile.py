@@ -68,7 +68,7 @@ def profiled_model(
     source, size = request.source, request.microbatch_size
     assert source is not None
     if source.kind is SourceKind.FACTORY:
-        _require_code(request)
+        _require_code(request, source)
     if isinstance(source.model, ProfiledModel | ModelWork):
         model = _given(source.model)
         model = replace(model, profile=sized(model.profile, size))
@@ -76,22 +76,21 @@ def profiled_model(
         device, cache = device_on(cluster, request.device), Cache(cache_folder() if cached else None)
         model = profiled_once(source, device, size, cluster, cache, begin_of(watch))
     if model.profile.own_code:
-        _require_code(request)
+        _require_code(request, source)
     return model
 
 
-def _require_code(request: PlanRequest | ExportRequest) -> None:
+def _require_code(request: PlanRequest | ExportRequest, source: Source) -> None:
     """Refuse a framework that lacks the code of the model, one of the user's own, before that is traced.
 
     Raises:
         BadInput: naming what trains it.
     """
-    option = "to" if isinstance(request, ExportRequest) else "target"
-    name = getattr(request, option, None)
+    name = request.to if isinstance(request, ExportRequest) else getattr(request, "target", None)
     limits = None if name is None else target_by_name(name).limits
     objection = None if limits is None else limits.code_objection(own_code=True)
     if objection is not None:
-        raise BadInput(objection.what, where=f"`{option}`", do=objection.do)
+        raise BadInput(objection.what, where=source.what, do=objection.do)
 
 
 def _given(model: ProfiledModel | ModelWork) -> ProfiledModel:

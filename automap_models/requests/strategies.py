@@ -98,7 +98,7 @@ class StrategyResult(Result[StrategyProblem, Strategy]):
         return strategy_html(self.cost)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write strategy.json, whole or not at all, as `automap-plan --out` does; `export` reads it.
+        """Write strategy.json, whole or not at all, as `automap plan --out` does; `export` reads it.
 
         Raises:
             BadInput: the file cannot be written.

@@ -2,7 +2,7 @@
 
     from automap_models.run import Pipeline
 
-`Pipeline` is the object for one's own training loop; `automap-run` is the command. torch and jax are imported only by
+`Pipeline` is the object for one's own training loop; `automap run` is the command. torch and jax are imported only by
 the modules of their names.
 """
 

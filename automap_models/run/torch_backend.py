@@ -1,4 +1,4 @@
-"""automap-run on torch: one command starts a process a device, or is one of torchrun's.
+"""automap run on torch: one command starts a process a device, or is one of torchrun's.
 
 Every process builds the model from the same seed, keeps the tensors of its own stages and trains them on data that all
 draw alike: for each step and micro-batch, samples of the factory's example picked at random. Adam updates.
@@ -84,8 +84,8 @@ def _on_model(problem: RunProblem, example: Example) -> RunProblem:
     """
     plan, what, step = problem.plan, problem.source.what, (example.model, example.args, example.kwargs)
     if plan.sharding is not None:
-        refused = "is a plan of automap-search, whose parts of operators torch's stages do not compute"
-        raise BadInput(refused, where=plan.where, do="give a step of JAX, or plan stages with automap-plan")
+        refused = "is a plan of automap search, whose parts of operators torch's stages do not compute"
+        raise BadInput(refused, where=plan.where, do="give a step of JAX, or plan stages with automap plan")
     with user_code(what):
         if not in_modules(plan, example.model):
             return replace(problem, plan=in_operators(plan, *step, name=what))

@@ -363,7 +363,7 @@ def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _require_processes(layout: Layout) -> int:
     """This process's number."""
     if not dist.is_initialized():
-        do = "call torch.distributed.init_process_group first; torchrun or automap-run start the processes"
+        do = "call torch.distributed.init_process_group first; torchrun or automap run start the processes"
         raise BadInput("is not initialised", where="torch.distributed", do=do)
     world = dist.get_world_size()
     if world != layout.devices:

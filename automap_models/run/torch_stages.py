@@ -153,7 +153,7 @@ def cut_model(
 
 
 def in_modules(plan: Plan, model: nn.Module) -> bool:
-    """Whether the cuts of a plan have names that `cut_model` understands, as those of automap-profile's models do."""
+    """Whether the cuts of a plan have names that `cut_model` understands, as those of automap profile's models do."""
     if not plan.cut_names:
         return plan.stages[-1].last_name == LAST
     modules = {name for name, _ in model.named_modules()}
@@ -161,7 +161,7 @@ def in_modules(plan: Plan, model: nn.Module) -> bool:
 
 
 def in_operators(plan: Plan, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, name: str) -> Plan:
-    """A plan that automap-plan made of the traced step, with its cuts at the model's operators.
+    """A plan that automap plan made of the traced step, with its cuts at the model's operators.
 
         operations of the plan   view  mm  add │ gelu │ view  mm  add      a cut may lie where │ is: an operator
         operators of the model      linear       gelu      linear_1        runs in one stage
@@ -190,7 +190,7 @@ def in_operators(plan: Plan, model: nn.Module, args: tuple[Any, ...], kwargs: Ma
             what = (
                 f"stage {s} ends at {stage.last_name}, inside {node.name} of {module_path(node) or name}, which torch"
             )
-            do = "plan again with `cut_at='blocks'`, or make a profile with automap-profile and plan that"
+            do = "plan again with `cut_at='blocks'`, or make a profile with automap profile and plan that"
             raise BadInput(f"{what} runs as one operator", where=plan.where, do=do)
         stages[s] = replace(stage, last_name=next(iter(options.get(last, ())), AFTER + node.name))
     return replace(plan, stages=tuple(stages))
@@ -205,7 +205,7 @@ def require_model(plan: Plan, profile: Profile, name: str) -> None:
     same = plan.model_fingerprint in (None, profile.model_fingerprint) and len(profile) == plan.instructions
     if not same or not {*plan.cut_names} <= {*profile.names}:
         what = f"was made for another model than {name} ({plan.model}, {plan.instructions} instructions)"
-        do = f"plan {name} with automap-plan, or profile it with automap-profile; or give the plan's own model"
+        do = f"plan {name} with automap plan, or profile it with automap profile; or give the plan's own model"
         raise BadInput(what, where=plan.where, do=do)
 
 

@@ -16,7 +16,7 @@ def split_spec(profile: Profile, cuts: Sequence[int]) -> dict[str, SplitPoint]:
     """What `torch.distributed.pipelining.pipeline(model, mb_args, split_spec=…)` takes.
 
     Args:
-        profile: of a torch model, made by automap-profile.
+        profile: of a torch model, made by automap profile.
         cuts: last instruction of each stage but the last, as in plan.json.
 
     Raises:

@@ -33,7 +33,7 @@ def profile_module(
     model is left as it is. An instruction is what runs between two neighbouring places at which a split_spec of
     torch.distributed.pipelining can cut, and `names[i]` is the place after instruction i: see `pipelining.split_spec`.
 
-    - C: times of the traced step's kernels by the clock that prices every graph (hlo.clock), as automap-plan prices the
+    - C: times of the traced step's kernels by the clock that prices every graph (hlo.clock), as automap plan prices the
       same model. A backward operation is charged to the instruction whose gradient it computes. Scaled dot-product
       attention runs as the fused kernel that CUDA has for it. The update is no part of it: it comes once a step, not
       with every micro-batch.

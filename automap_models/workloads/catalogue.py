@@ -24,12 +24,13 @@ _MODEL_TYPES = """
 arcee bamba bart bert blenderbot bloom camembert clip_text_model codegen cohere cohere2 cwm dbrx deepseek_v2
 deepseek_v3 deepseek_v32 deepseek_v4 deit dinov2 distilbert dots1 electra ernie4_5 ernie4_5_moe exaone4 exaone_moe
 falcon falcon_h1 falcon_mamba gemma gemma2 gemma3_text gemma4_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text
-glm4v_text glm_moe_dsa gpt2 gpt_bigcode gpt_neox gpt_oss gptj granite granitemoe granitemoehybrid granitemoeshared
-helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 jamba lfm2 lfm2_moe llama llama4_text m2m_100 mamba mamba2 marian mbart
-mimo_v2_flash minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral modernbert mpt mt5 nemotron nemotron_h
-nomic_bert olmo2 olmo3 olmoe opt pegasus phi phi3 phimoe qwen2 qwen2_5_vl qwen2_5_vl_text qwen2_moe qwen2_vl
-qwen2_vl_text qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text qwen3_vl_text roberta seed_oss
-siglip_text_model smollm3 solar_open stablelm starcoder2 step3p5 step3p7 t5 vit whisper xglm xlm-roberta
+glm4v_text glm_moe_dsa gpt2 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj granite granitemoe granitemoehybrid
+granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 jamba lfm2 lfm2_moe llama llama4_text m2m_100 mamba
+mamba2 marian mbart mimo_v2_flash minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral modernbert mpt
+mt5 nemotron nemotron_h nomic_bert olmo2 olmo3 olmoe opt pegasus phi phi3 phimoe qwen2 qwen2_5_vl qwen2_5_vl_text
+qwen2_moe qwen2_vl qwen2_vl_text qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text
+qwen3_vl_text roberta seed_oss siglip_text_model smollm3 solar_open stablelm starcoder2 step3p5 step3p7 t5 vit whisper
+xglm xlm-roberta
 """
 MODEL_TYPES = tuple(_MODEL_TYPES.split())
 """The values of model_type that are read of a config.json; families.yaml has their fields."""
@@ -71,12 +72,22 @@ WORKLOADS: dict[str, Workload] = {
 _OTHER_NAMES = {
     "gpt3-6.7b": "gpt3_7b",
     "bloom": "bloom-176b",
-    "phi-1_5": "phi-1.5",
+    **{"phi-1_5": "phi-1.5", "phi-1": "phi-1.5", "llama-30b": "llama-33b", "codellama-70b": "llama2-70b"},
     "llama-4-scout-17b-16e": "llama4-scout",
     "llama-4-maverick-17b-128e": "llama4-maverick",
 }
+_OTHER_BEGINNINGS = {
+    r"(qwen2\.5|qwen3)-(coder|math)-(?!480b)": r"\1-",
+    r"olmo-([23])-\d{4}-": r"olmo\1-",
+    "smollm-": "smollm2-",
+    "deepseek-r1-distill-llama-": "llama3.1-",
+    r"deepseek-r1-distill-qwen-(?!1\.5)": "qwen2.5-",
+    "bloomz-": "bloom-",
+    "vicuna-": "llama-",
+}
+"""Pattern → what the name of a model with the same layers begins with."""
 _VARIANT = re.compile(
-    r"-(instruct|chat|it|base|hf|thinking|v\d+(\.\d+)*|\d+k|\d{4}|bnb|4bit|nf4|bf16|fp8|unsloth|abf|preview|text)$"
+    r"-(instruct|chat|it|base|hf|thinking|deduped|uncased|v\d+(\.\d+)*|\d+k|\d{4}|bnb|4bit|nf4|bf16|fp8|unsloth|abf|preview|text)$"
 )
 """What a name ends on that says how a model was trained or is stored, and nothing of its layers."""
 
@@ -93,6 +104,8 @@ def canonical(name: str) -> str | None:
     """
     owner, _, short = name.rpartition("/")
     short = short.lower().removeprefix("meta-")
+    for pattern, beginning in _OTHER_BEGINNINGS.items():
+        short = re.sub(f"^{pattern}", beginning, short)
     while short and re.fullmatch(r"([\w-][\w.-]*)?", owner):
         short = _OTHER_NAMES.get(short, short)
         if (key := _listed().get(_plain(short))) is not None:

@@ -55,7 +55,7 @@ attention_in_multiplier ssm_multipliers ssm_in_multiplier ssm_out_multiplier mam
 mamba_use_mlp z_loss_coefficient time_step_init_scheme time_step_scale use_mambapy use_associative_scan mixer_rms_eps
 emb_pdrop moe_jitter_eps moe_loss_weight moe_normalize_expert_weights ffn_act_fn embedding_fraction init_device
 norm_type learned_pos_emb attn_impl prefix_lm attn_uses_sequence_id alibi_bias_max softmax_scale
-hc_eps hc_sinkhorn_iters num_hash_layers mlp_layer_types expert_dtype qk_rope_head_dim
+attention_types hc_eps hc_sinkhorn_iters num_hash_layers mlp_layer_types expert_dtype qk_rope_head_dim
 """
 GROUPS = ("sparse_attention_config", "attn_config", "ffn_config", "compress_rates")
 """Keys of groups of keys, which are read in their place."""

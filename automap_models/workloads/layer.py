@@ -122,6 +122,7 @@ class Layer:
         self._modules = 0  # bits of those that are being written down
         self._makers: dict[Value, int] = {}  # value of a forward pass → bits of those that make it
         self._results: list[Value] = []  # of those that end
+        self._expert_sums = set[Value]()  # what devices sum that share an expert
         self.document = min(self.training.document or self.tokens, self.tokens)
 
     # --- values
@@ -284,6 +285,7 @@ class Layer:
             self.sums_backward.append(x)
         if depth_mark:
             self.sums_forward.append(y)
+        self._expert_sums.update((x, y) if experts else ())
         if self.training.adapts(name):
             narrow = self.dense(x, self.training.rank * groups, experts=experts, groups=groups, name=ADAPTER)
             change = self.dense(narrow, y.width, mark, experts=experts, groups=groups, name=ADAPTER)
@@ -399,8 +401,8 @@ class Layer:
             saved_core=_bytes_of(self.saved_core),
             saved_for_weights=_bytes_of([value for value, read in self._saved.items() if read], makers),
             boundary=_bytes_of(boundary),
-            sums_forward=_bytes_of(self.sums_forward, self._makers),
-            sums_backward=_bytes_of(self.sums_backward),
+            sums_forward=self._sums(self.sums_forward),
+            sums_backward=self._sums(self.sums_backward),
             exchanged=_bytes_of(self.exchanged, self._makers),
             context=_bytes_of(self.context),
             causal=causal,
@@ -410,6 +412,11 @@ class Layer:
             saved_eagerly=_bytes_of(self.saved_eagerly),
             backward=backward,
         )
+
+    def _sums(self, values: list[Value]) -> Amounts:
+        of_experts = [Mark.EXPERTS * (value in self._expert_sums) for value in values]
+        amounts = _bytes_of(values, self._makers)
+        return replace(amounts, marks=amounts.marks | np.array(of_experts, dtype=np.int8))
 
     def _add_gradients(self) -> None:
         """The kernels of norms' backward passes, which add other gradients of their inputs, and those of sums."""

@@ -148,7 +148,7 @@ def measured_passes(
     """
     meta = profile.meta
     if not str(meta.get("times", "")).startswith("measured"):
-        raise BadInput("its times are not measured", where=name, do="make it with automap-profile and `measure`")
+        raise BadInput("its times are not measured", where=name, do="make it with automap profile and `measure`")
     transformer = meta.get("transformer")
     described = transformer if isinstance(transformer, Mapping) else {}
     if model is None:

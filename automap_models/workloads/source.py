@@ -138,7 +138,7 @@ def source_kind(what: str) -> SourceKind:
 
 
 def require_no_model(what: Path) -> None:
-    """Refuse what only `automap-profile` understands where a profile is asked for.
+    """Refuse what only `automap profile` understands where a profile is asked for.
 
     Raises:
         BadInput: it is a config.json, or no file but a model's name or a factory.
@@ -148,7 +148,7 @@ def require_no_model(what: Path) -> None:
     name = str(what)
     if is_config(what) if exists(what) else canonical(name) or _FACTORY.fullmatch(name):
         raise BadInput(
-            "is a model, not a profile", where=name, do=f"run automap-profile {name} -o profile.npz first and plan that"
+            "is a model, not a profile", where=name, do=f"run automap profile {name} -o profile.npz first and plan that"
         )
 
 
@@ -339,7 +339,7 @@ def _jax_profile(
 
 
 def described(source: Source) -> dict[str, object]:
-    """What a measured profile or run says of the transformer that it is of, for automap-calibrate."""
+    """What a measured profile or run says of the transformer that it is of, for automap calibrate."""
     if source.kind is SourceKind.FACTORY and framework_of(returned := source.returned()) == "torch":
         from automap_models.torch_export.capture import read_example
 

@@ -14,7 +14,7 @@ from .parsing import add_options, file_argument, filled
 EPILOG = """A FILE is one of
   measured steps   JSON: a model's sizes, a strategy, a cluster, seconds; docs/reference/files.md lists its keys. Steps
                    on other kinds of devices are left out.
-  a profile        of a transformer, measured on the device: what automap-profile MODEL --measure -o FILE.npz writes of
+  a profile        of a transformer, measured on the device: what automap profile MODEL --measure -o FILE.npz writes of
                    a built-in model, a config.json, or a factory of a model of transformers. Profiles of a few widths,
                    micro-batches and lengths say more than one.
 
@@ -30,11 +30,11 @@ A model is traced once, which takes seconds and jax, and kept in $AUTOMAP_CACHE,
 ~/.cache/automap.
 
 examples:
-  automap-calibrate steps.json --runtime megatron -o ours.yaml    a runtime for automap-plan --runtime ours.yaml
-  automap-calibrate steps.json --device a100                      the constants, and errors by source
-  automap-calibrate steps.json --device a100 --out my-a100.yaml   a device for automap-plan --device my-a100.yaml
-  automap-calibrate steps.json --device a100 --also a100-40       both have these constants
-  automap-calibrate small.npz wide.npz long.npz --device my-gpu.yaml --out fitted.yaml    from profiles of this machine
+  automap calibrate steps.json --runtime megatron -o ours.yaml    a runtime for automap plan --runtime ours.yaml
+  automap calibrate steps.json --device a100                      the constants, and errors by source
+  automap calibrate steps.json --device a100 --out my-a100.yaml   a device for automap plan --device my-a100.yaml
+  automap calibrate steps.json --device a100 --also a100-40       both have these constants
+  automap calibrate small.npz wide.npz long.npz --device my-gpu.yaml --out fitted.yaml    from profiles of this machine
 """
 
 

@@ -35,17 +35,17 @@ EPILOG = """COMMAND|FILE is one of
   YAML                       of Accelerate (FSDP, ParallelismConfig, DeepSpeed, Megatron-LM), axolotl, LLaMA-Factory,
                              NeMo, Megatron-Bridge, verl (its actor); a task of SkyPilot or a job of Kubernetes whose
                              script starts Megatron-LM
-  .args, .py, .yaml          what automap-export writes for megatron, megatron-bridge, torchtitan, deepspeed,
+  .args, .py, .yaml          what automap export writes for megatron, megatron-bridge, torchtitan, deepspeed,
                              accelerate and galvatron, and what launches Megatron (--launch)
 
 It says what the program refuses at start-up, what a step takes and consists of, whether it fits, and what a better
 setting is: as the lines of the same file that change. A setting that is not known is named and asked for.
 
 examples:
-  automap-doctor pretrain.sh --gpus 32xh100
-  automap-doctor "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 …" --device h100
-  automap-doctor llama3_70b.toml --gpus 64xh100
-  automap-doctor ds_config.json --model llama3-8b --gpus 8xa100 --sequence 4096 --recompute full
+  automap doctor pretrain.sh --gpus 32xh100
+  automap doctor "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 …" --device h100
+  automap doctor llama3_70b.toml --gpus 64xh100
+  automap doctor ds_config.json --model llama3-8b --gpus 8xa100 --sequence 4096 --recompute full
 """
 
 

@@ -22,20 +22,20 @@ from .parsing import (
     source_of,
 )
 
-EPILOG = """PLAN is what automap-infer, automap-plan or automap-search wrote with --out, or printed with --json: a plan
-of stages, a strategy (automap-plan MODEL --tp … --json), or a sharding plan. MODEL|FILE is the model or profile that it
-was made for, as automap-plan takes it; torch-csv, strategies and sharding plans do without.
+EPILOG = """PLAN is what automap infer, automap plan or automap search wrote with --out, or printed with --json: a plan
+of stages, a strategy (automap plan MODEL --tp … --json), or a sharding plan. MODEL|FILE is the model or profile that it
+was made for, as automap plan takes it; torch-csv, strategies and sharding plans do without.
 
 examples:
-  automap-export plan.json --to torch-csv --out schedule.csv             the schedule, as torch reads it
-  automap-export plan.json profile.npz --to megatron --check             Megatron's own parser reads it back
-  automap-export plan.json profile.npz --to torchtitan --snap --out config.py
+  automap export plan.json --to torch-csv --out schedule.csv             the schedule, as torch reads it
+  automap export plan.json profile.npz --to megatron --check             Megatron's own parser reads it back
+  automap export plan.json profile.npz --to torchtitan --snap --out config.py
                                                                          cuts go to the nearest ends of blocks
-  automap-export strategy.json --to deepspeed --out pipeline.py
-  automap-export strategy.json llama3-70b --topo dgx-h100-4 --to deepspeed --snap --out pipeline.py
+  automap export strategy.json --to deepspeed --out pipeline.py
+  automap export strategy.json llama3-70b --topo dgx-h100-4 --to deepspeed --snap --out pipeline.py
                                                                          … and what the nearest strategy loses
-  automap-export strategy.json --to megatron --launch slurm | sbatch     the script has the arguments
-  automap-export --list                                                  all targets
+  automap export strategy.json --to megatron --launch slurm | sbatch     the script has the arguments
+  automap export --list                                                  all targets
 """
 
 

@@ -11,7 +11,7 @@ from automap_models.requests import FitRequest
 
 from ..runner import Command, reported_by
 from .parsing import DEVICE, PROFILED_SIZE, STEP, add_options, add_topo, name_argument, positive, source_of
-from .strategies import TARGET, add_fields, plan_options
+from .strategies import TARGET, add_strategy, plan_options
 
 BATCH = """
     --global-batch B  samples between two updates (default: usual for the model's size, 0.5 to 4 M tokens)
@@ -27,9 +27,9 @@ EPILOG = """The answer is one of
 Memory is that of `automap plan`, which also proves how near the best its strategy is. MODEL|FILE is what it takes, too.
 
 examples:
-  automap-fit llama3-8b --gpus 8xh100                      the best strategy, and what fills a device
-  automap-fit llama3-70b --gpus 8xh100 --sequence 8192     does not fit: fewer tokens, or more devices, do
-  automap-fit llama3-70b --gpus 32xh100 --tp 8 --zero 1 --micro-batch 4 --for megatron
+  automap fit llama3-8b --gpus 8xh100                      the best strategy, and what fills a device
+  automap fit llama3-70b --gpus 8xh100 --sequence 8192     does not fit: fewer tokens, or more devices, do
+  automap fit llama3-70b --gpus 32xh100 --tp 8 --zero 1 --micro-batch 4 --for megatron
 """
 
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         budget_s={"type": positive(SECONDS)},
         target={"choices": PLANNED_FOR},
     )
-    add_fields(parser.add_argument_group("what is fixed of a strategy; the search chooses the rest"))
+    add_strategy(parser, sized=False)
 
 
 def request(namespace: argparse.Namespace) -> FitRequest:

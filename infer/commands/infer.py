@@ -6,14 +6,11 @@ One plan by default; with `--sweep` many, one a combination; with `--observed` t
 from __future__ import annotations
 
 import argparse
-import shlex
-from collections.abc import Iterator
-from dataclasses import fields
 
 from automap_models.core.units import SECONDS
 from automap_models.errors import BadInput
 from automap_models.export.targets import PLANNED_FOR
-from automap_models.planners.options import AUTO, DEFAULT_OBJECTIVE, PlanOptions
+from automap_models.planners.options import AUTO, PlanOptions
 from automap_models.requests import InferRequest, ReplanRequest, SweepRequest, narrowed
 
 from ..runner import Command, Output, reported_by
@@ -25,7 +22,6 @@ from .parsing import (
     add_topo,
     file_argument,
     filled,
-    flag,
     number_or_auto,
     quantity,
     refuse,
@@ -34,19 +30,19 @@ from .parsing import (
 from .strategies import TARGET
 
 EPILOG = """examples:
-  automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
-  automap-infer graph.txt --topo my-cluster.yaml --stages 8  PipeDream's profile, your cluster, 8 stages
-  automap-infer bert.npz --topo C --out plan.json --plot plan.png --trace trace.json
-  automap-infer bert.npz --topo C --schedule gpipe           the shortest step under GPipe instead of 1F1B
-  automap-infer bert.npz --topo C --global-batch 256 --verbose  all numbers of stages and micro-batches compete
-  automap-infer bert.npz --topo C --equal-replicas --cut-at blocks  equal stages of whole blocks
-  automap-infer bert.npz --topo C --objective length --stages 4  Auto-MAP's length L, as in its paper
-  automap-infer bert.npz --topo C --planner exact            the proven optimum on the 128 grid
-  automap-infer bert.npz --topo C --planner policy --beam 1  from the greedy plan alone
-  automap-infer bert.npz --sweep sweep.yaml --plot sweep.png  what if: other clusters, stages, micro-batches
-  automap-infer bert.npz --topo C --json | jq .step_s        for machines
-  automap-infer bert.npz --plan plan.json                    cost and show a plan made before
-  automap-infer bert.npz --plan plan.json --observed times.json --out next.json --corrected bert-measured.npz
+  automap infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
+  automap infer graph.txt --topo my-cluster.yaml --stages 8  PipeDream's profile, your cluster, 8 stages
+  automap infer bert.npz --topo C --out plan.json --plot plan.png --trace trace.json
+  automap infer bert.npz --topo C --schedule gpipe           the shortest step under GPipe instead of 1F1B
+  automap infer bert.npz --topo C --global-batch 256 --verbose  all numbers of stages and micro-batches compete
+  automap infer bert.npz --topo C --equal-replicas --cut-at blocks  equal stages of whole blocks
+  automap infer bert.npz --topo C --objective length --stages 4  Auto-MAP's length L, as in its paper
+  automap infer bert.npz --topo C --planner exact            the proven optimum on the 128 grid
+  automap infer bert.npz --topo C --planner policy --beam 1  from the greedy plan alone
+  automap infer bert.npz --sweep sweep.yaml --plot sweep.png  what if: other clusters, stages, micro-batches
+  automap infer bert.npz --topo C --json | jq .step_s        for machines
+  automap infer bert.npz --plan plan.json                    cost and show a plan made before
+  automap infer bert.npz --plan plan.json --observed times.json --out next.json --corrected bert-measured.npz
 """
 
 PROBLEM = f"""
@@ -65,7 +61,7 @@ PROBLEM = f"""
 """
 HOW = """
     --planner NAME         who plans: policy (the trained network), tables (compiled tables and moves), exact (the exact
-        search), uniform (uniform cuts), data-parallel (one stage on all devices), online (see automap-search pp), or
+        search), uniform (uniform cuts), data-parallel (one stage on all devices), online (see automap search pp), or
         auto (default): the simplest of nearly equal plans of all kinds, or by the length L that of tables, corrected by
         exact, and where that proves nothing the network's, if shorter. A named planner's own plan stays as it is
     --beam N               first cuts of the policy to go on from (default 4; 1: greedy)
@@ -109,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PROFILE",
         type=file_argument,
         help="profile.npz, a graph.txt of PipeDream or DAPPLE, or JSON of dnn-partitioning or Piper; "
-        "automap-profile makes one of a model",
+        "automap profile makes one of a model",
     )
     add_topo(parser, required=False)
     add_options(
@@ -144,20 +140,7 @@ def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | Repl
         return _replan_request(namespace)
     if namespace.plan is not None:
         refuse(namespace, OF_PLANNING, "the plan read has its own")
-    option_words = tuple(_option_words(namespace))  # before they are narrowed to what a framework can express
-    return filled(InferRequest, namespace, options=_plan_options(namespace), option_words=option_words)
-
-
-def _option_words(namespace: argparse.Namespace) -> Iterator[str]:
-    """The options about the plan that are not as by default, as one types them."""
-    defaults = {"planner": AUTO, "objective": DEFAULT_OBJECTIVE}
-    for name in (field.name for field in fields(PlanOptions)):
-        value = getattr(namespace, name)
-        if value is None or value is False or value == defaults.get(name):
-            continue
-        yield flag(name)
-        if value is not True:
-            yield shlex.quote(f"{1e3 * value:g}" if name in ("certify_s", "refine_s") else str(value))
+    return filled(InferRequest, namespace, options=_plan_options(namespace))
 
 
 def _plan_options(namespace: argparse.Namespace) -> PlanOptions:

@@ -8,7 +8,6 @@ import argparse
 import math
 import os
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -262,6 +261,8 @@ def add_options(group: argparse._ActionsContainer, text: str, **settings: Mappin
         options: dict[str, Any] = {"dest": name}
         options |= {"metavar": metavar, "type": _TYPES.get(name, _TYPES.get(metavar))} if metavar else {}
         options |= {**settings.get(metavar, {}), **settings.get(name, {})}
+        if "choices" in options and not metavar:
+            options["metavar"], meaning = "KIND", f"{', '.join(map(str, options['choices']))}: {meaning}"
         if not {"metavar", "type", "choices", "action"} & options.keys():
             options["action"] = "store_true"
         elif meaning.endswith("may be repeated"):
@@ -278,9 +279,9 @@ def _print_clusters() -> None:
 def add_topo(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """--topo and --gpus: which cluster is meant; --list-clusters: which are known by name."""
     text = """
+        --gpus N×KIND     32xh100, in the usual nodes; 8x4xh100: 8 nodes of 4; 16xh100+16xa100: of both kinds in one
+            job; 32xh100,64xa100: to choose among
         --topo NAME|FILE  a shipped cluster (A, B, C, …; see --list-clusters) or a YAML file
-        --gpus N×KIND     devices of a kind in its usual nodes (8; t4: 4): 32xh100, or nodes × devices × kind: 8x4xh100;
-            several kinds in one job: 16xh100+16xa100; to choose among, for a strategy: 32xh100,64xa100
     """
     add_options(parser.add_mutually_exclusive_group(required=required), text, gpus={"dest": "topo"})
     listed = "--list-clusters  print the shipped clusters and exit"
@@ -291,14 +292,14 @@ STEP = """
     --batch N            samples in a micro-batch
     --sequence N         tokens in a sample
     --dtype NAME         type that the layers compute in: float32, bfloat16, float16
-    --dropout            for bert and its relatives, bloom and gpt2: with the dropout that the config.json says
-    --images N           for a config.json with a tower of images: images of a sample (default 1; 0: text alone)
-    --mtp N              for a config.json: layers that predict further tokens (default: as many as it says)
-    --trainable PATTERN  for HLO files: names of the trainable parameters, such as 'params/*'; may be repeated
+    --dropout            of bert and its relatives, bloom and gpt2: as much as the config.json says
+    --images N           of a sample, for a config.json with a tower of images (default 1; 0: text alone)
+    --mtp N              layers that predict further tokens (default: as many as the config.json says)
+    --trainable PATTERN  of HLO files: parameters that are trained, such as 'params/*'; may be repeated
 """
 """Options: which training step is meant."""
 DEVICE = """
-    --device NAME|FILE  what the cluster is made of, for times (default: what its description says, else v100)
+    --device NAME|FILE  what the cluster is made of (default: what its description says, else v100)
 """
 """Option: by whose clock a model's times are."""
 PROFILED_SIZE = """
@@ -306,14 +307,13 @@ PROFILED_SIZE = """
 """
 """Option: of a profile that does not say it itself."""
 STATE_FACTOR = """
-    --state-factor X  bytes of training state per byte of parameters (default: Adam's by the precision of the
-        parameters, 4 in fp32, 8 in bf16 and fp16 with fp32 master weights; 2 for Adafactor or SGD in fp32)
+    --state-factor X  bytes of training state per byte of parameters (default: Adam's, 4 of fp32, 8 of 16 bits with
+        fp32 copies; 2: Adafactor or SGD in fp32)
 """
 """Option: how much training state a byte of parameters brings."""
 RESTRICTIONS = """
     --equal-replicas         every stage gets equally many devices, as a device mesh has
-    --cut-at PATTERN|blocks  cut only where a layer ends that matches, such as 'model.layers.*'; blocks: where a
-        repeated block ends
+    --cut-at PATTERN|blocks  where layers end that match, such as 'model.layers.*', or repeated blocks
 """
 """Options: what frameworks may ask of a plan's stages."""
 SEED = """
@@ -323,12 +323,9 @@ SEED = """
 
 def kinds_of_models(names: str) -> str:
     """What MODEL|FILE stands for where operations are needed, as lines of an epilog; `names` are built-in models."""
-    space = " " * 29
-    types = textwrap.fill(", ".join(MODEL_TYPES), 120, initial_indent=space, subsequent_indent=space)
     return f"""MODEL|FILE is one of
   a built-in model           {names}
-  Hugging Face's config.json path/to/config.json of a model; only it is read. Known values of model_type:
-{types}
+  Hugging Face's config.json path/to/config.json of {len(MODEL_TYPES)} model_types (automap models --families)
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
                              or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)"""
@@ -343,15 +340,12 @@ def add_objective(group: argparse._ArgumentGroup, schedules: Iterable[str] = WAR
     others = sorted({*schedules} - {*WARM_UPS})
     further = f"; of a strategy also {', '.join(others)}" if others else ""
     text = f"""
-        --schedule NAME    under which the step runs that plans are compared by: {", ".join(WARM_UPS)} (default: the
-            better of {" and ".join(COMPETING)}); also that of plot and trace{further}
-        --objective        what plans are compared by: the simulated step under the schedule (default), or the length L
-            of the Auto-MAP paper, a formula that knows no schedule
-        --min-gain SHARE   how much shorter the step of a plan has to be that is harder to run (stages, more stages,
-            cuts inside blocks, unequal devices; of a strategy tensor or context parallelism, a pipeline, unequal
-            layers, …), such as '5 %%' or 0.05 (default 2 %%; 0: the shortest plan, however hard)
-        --min-stage SHARE  work that every stage holds at least: a trainable parameter, and this share of an even share
-            of the computation or of the parameters (default 25 %%; 0: stages without work are allowed)
+        --schedule NAME    that the step runs under: {", ".join(WARM_UPS)} (default: the better of
+            {" and ".join(COMPETING)}){further}
+        --objective        the simulated step (default), or Auto-MAP's length L, which knows no schedule
+        --min-gain SHARE   what each harder thing has to save of the step (stages, cuts inside blocks, unequal devices;
+            of a strategy tp, cp, pp, unequal layers, …): '5 %%' or 0.05 (default 2 %%; 0: the shortest plan)
+        --min-stage SHARE  of an even share of the work, which each stage has at least (default 25 %%; 0: none)
     """
     objective = {"choices": OBJECTIVES, "default": DEFAULT_OBJECTIVE}
     add_options(group, text, schedule={"choices": schedules}, objective=objective)

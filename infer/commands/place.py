@@ -25,21 +25,21 @@ OF_PLACING = (
 """Options that a placement made before has no use for."""
 EPILOG = """GRAPH is one of
   device-placement JSON   of dnn-partitioning, which brings its own devices and memory
-  a built-in model        bert48, t5_base, vgg19, …: see automap-profile --list
-  a config.json           of Hugging Face: path/to/config.json, as automap-profile reads it
+  a built-in model        bert48, t5_base, vgg19, …: see automap profile --list
+  a config.json           of Hugging Face: path/to/config.json, as automap profile reads it
   a factory               my_package.my_module:make_step, a JAX training step or an nn.Module
-  HLO or StableHLO        as automap-profile reads it; without a backward pass, too
+  HLO or StableHLO        as automap profile reads it; without a backward pass, too
 
 examples:
-  automap-place bert24.json                                     the optimal contiguous placement, printed
-  automap-place bert24.json --planner milp --time-limit 60      not contiguous, with a proven gap
-  automap-place bert24.json --objective latency --devices 6     one micro-batch as fast as possible
-  automap-place rnnlm_4 --objective step --devices 4            every operation placed
-  automap-place gnmt_2 --devices dgx-1 --planner learned --finetune 60
-  automap-place bert24.json --objective step                    one step, forward and backward, as fast as possible
-  automap-place t5_base --devices 4 --nodes 200 --out placement.json --plot placement.png
-  automap-place bert24.json --plan placement.json               cost and show a placement made before
-  automap-place my_models:make_step --objective step --devices 8 --verify   … and run it on eight devices of this host
+  automap place bert24.json                                     the optimal contiguous placement, printed
+  automap place bert24.json --planner milp --time-limit 60      not contiguous, with a proven gap
+  automap place bert24.json --objective latency --devices 6     one micro-batch as fast as possible
+  automap place rnnlm_4 --objective step --devices 4            every operation placed
+  automap place gnmt_2 --devices dgx-1 --planner learned --finetune 60
+  automap place bert24.json --objective step                    one step, forward and backward, as fast as possible
+  automap place t5_base --devices 4 --nodes 200 --out placement.json --plot placement.png
+  automap place bert24.json --plan placement.json               cost and show a placement made before
+  automap place my_models:make_step --objective step --devices 8 --verify   … and run it on eight devices of this host
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.units import BYTES, SECONDS
@@ -25,19 +26,21 @@ from .parsing import (
     refuse,
     source_of,
 )
-from .strategies import TARGET, add_strategy, plan_options
+from .strategies import TARGET, UNLESS, add_strategy, plan_options
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
-LIMITS = """
+STAGES = """
     --pin LAYER=STAGE        a layer's stage, from 0; may be repeated
     --keep-together PATTERN  layers that no cut may part, such as 'decoder/block_3/*'; may be repeated
+"""
+LIMITS = """
     --max-stages N           of the deepest pipeline (default 16); of strategies, ranks of the pipeline
-    --memory SIZE            memory of a device that plans may use, such as '16 GB', '14 GiB' or 16e9 (default: all)
-    --forbid                 a kind of parallelism that is not to be used; may be repeated
+    --memory SIZE            that plans may use of a device, such as '16 GB', '14 GiB' or 16e9 (default: all)
+    --forbid                 a kind of parallelism that is not used; may be repeated
 """
 SEARCHING = """
-    --budget TIME  time for all searches together, without tracing, counted by what is computed (default: 20 s for
-        strategies, 1.2 s for plans of stages)
+    --budget TIME  of all searches together, counted by what is computed (default: 20 s for strategies, 1.2 s for plans
+        of stages)
     --thorough     search all stages and micro-batches to the end
     --no-cache     neither read what former runs traced nor keep this one's
     --plan FILE    search nothing: cost and show this plan.json
@@ -48,29 +51,20 @@ OF_SEARCHING = (
     *("budget_s", "thorough", "out", "plot"),
 )
 """Options that a plan made before has no use for."""
-EPILOG = f"""Two searches:
-  strategies         tp, cp, ep, pp, vp, dp, micro-batch, schedule, ZeRO, sequence parallelism, cuts between blocks and
-                     recomputation of each stage; fields that are given stay as they are. Of a built-in transformer or
-                     a config.json all of them; of other models, which they are profiled of, without tp, cp and ep.
-                     With --price nothing is searched.
-  plans of stages    on any numbers of devices, cut anywhere, and operators partitioned one by one: of models that are
-                     no transformers both are searched, and the shorter is the answer. Only these know --state-factor,
-                     --pin, --keep-together, --cut-at PATTERN, --min-stage, --microbatch-size, --objective length and
-                     --for torch-split-spec; a transformer is profiled first, and its profile planned with them
+EPILOG = f"""Of a transformer strategies are searched; of other models strategies without tp, cp and ep, and plans of
+stages, of which the shorter is the answer. Only plans of stages know --pin, --keep-together, --state-factor,
+--microbatch-size, --cut-at PATTERN, --min-stage, --objective length and --for torch-split-spec; a transformer is
+profiled first for these.
 
-{kinds_of_models("bert48, t5_11b, gpt3_7b, …: see automap-profile --list")}
-  a profile                  of automap-profile or another tool: no operations, so no plans that partition them
+{kinds_of_models("bert48, t5_11b, gpt3_7b, …: see automap profile --list")}
+  a profile                  of automap profile or another tool: no operations, so no plans that partition them
 
 examples:
-  automap-plan llama3-8b --gpus 32xh100 --for megatron              the best strategy, and its whole command line
-  automap-plan t5_11b --topo C --global-batch 256 --out plan.json --plot plans.png
-  automap-plan Llama-3.1-405B/config.json --device h100 --topo p4d-4 --sequence 4096 --global-batch 256
-  automap-plan examples/bert48_v100.npz --topo B --forbid data --max-stages 4
-  automap-plan examples/bert48_v100.npz --topo A --memory '16 GB' --keep-together 'block_0/*' --pin loss=1
-  automap-plan llama3-70b --device h100 --topo dgx-h100-4 --global-batch 128 --tp 8 --reserve '4 GB'
-                                                                    the best strategy of tensor parallelism 8
-  automap-plan gpt3_7b --device a100 --topo p4d-4 --global-batch 256 --tp 4 --pp 4 --recompute full --price
-                                                                    what a step of this strategy takes
+  automap plan llama3-8b --gpus 32xh100 --for megatron              the best strategy, and its whole command line
+  automap plan t5_11b --topo C --global-batch 256 --out plan.json --plot plans.png
+  automap plan Llama-3.1-405B/config.json --topo p4d-4 --tp 8 --reserve '4 GB'     the best one of tensor parallelism 8
+  automap plan gpt3_7b --gpus 32xa100 --tp 4 --pp 4 --recompute full --price       what a step of this strategy takes
+  automap plan examples/bert48_v100.npz --topo A --memory '16 GB' --keep-together 'block_0/*' --pin loss=1
 
 Results are kept in $AUTOMAP_CACHE, else $XDG_CACHE_HOME/automap, else ~/.cache/automap.
 """
@@ -80,24 +74,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to train on which cluster, and what the plan must be like."""
     parser.add_argument("what", metavar="MODEL|FILE", type=name_argument, help="what to train, see below")
     add_topo(parser)
-    add_options(parser.add_argument_group("which training step"), STEP + DEVICE + PROFILED_SIZE)
     batch = """
-        --global-batch B  samples between two updates (default: of a transformer usual for its size, 0.5 to 4 M tokens;
-            of your own model of tokens, too; of others 16 micro-batches of the profiled size, and no fewer than 4
-            samples a device)
+        --global-batch B  samples of a step (default: usual for a transformer's size; 16 micro-batches of others)
+        --price           search nothing: price the strategy; fields that are not given have the values shown here
     """
-    add_options(parser.add_argument_group("what to plan"), batch + STATE_FACTOR)
-    add_options(
-        parser.add_argument_group("what the plan must be like"),
-        LIMITS + RESTRICTIONS + TARGET,
-        pins={"default": []},
-        together={"default": []},
-        memory_bytes={"type": positive(BYTES)},
-        forbidden={"choices": FORBIDDABLE, "default": []},
-        target={"choices": PLANNED_FOR},
-    )
+    target = {"choices": PLANNED_FOR}
+    add_options(parser.add_argument_group("what for"), TARGET + batch, target=target, price=UNLESS)
+    add_strategy(parser)
+    add_options(parser.add_argument_group("which training step"), STEP + DEVICE)
+    limited = {"memory_bytes": {"type": positive(BYTES)}, "forbidden": {"choices": FORBIDDABLE, "default": []}}
+    add_options(parser.add_argument_group("what the plan must be like"), LIMITS + RESTRICTIONS, **limited)
     add_objective(parser.add_argument_group("what to make small"), SCHEDULES)
-    add_strategy(parser.add_argument_group("what is fixed of a strategy; the search chooses the rest"))
+    lists: dict[str, Any] = {"pins": {"default": []}, "together": {"default": []}}
+    group = parser.add_argument_group("what only plans of stages know")
+    add_options(group, STAGES + STATE_FACTOR + PROFILED_SIZE, **lists)
     add_options(parser.add_argument_group("how long to look"), SEARCHING, budget_s={"type": positive(SECONDS)})
 
 

@@ -17,14 +17,14 @@ EPILOG = f"""{kinds_of_models("bert48, t5_base, vgg19, llama3-8b, mixtral-8x7b, 
 A file's format is recognised from its content.
 
 examples:
-  automap-profile bert48 -o bert48.npz                         the times that a V100's clock gives
-  automap-profile t5_base --batch 8 --dtype bfloat16 --device a100 -o t5.npz
-  automap-profile Llama-3.1-405B/config.json --device h100 --sequence 8192 -o llama.npz
-  automap-profile my_models:make_step --show                   your JAX step: totals, heaviest parts, cheapest cuts
-  automap-profile my_models:make_model --measure -o mine.npz   real times of this machine
-  automap-profile step.before_optimizations.txt --trainable 'params/*' -o step.npz
-  automap-profile graph.txt -o profile.npz                     PipeDream's profile converted
-  automap-profile bert48.npz --plot bert48.png                 the arrays as a planner sees them
+  automap profile bert48 -o bert48.npz                         the times that a V100's clock gives
+  automap profile t5_base --batch 8 --dtype bfloat16 --device a100 -o t5.npz
+  automap profile Llama-3.1-405B/config.json --device h100 --sequence 8192 -o llama.npz
+  automap profile my_models:make_step --show                   your JAX step: totals, heaviest parts, cheapest cuts
+  automap profile my_models:make_model --measure -o mine.npz   real times of this machine
+  automap profile step.before_optimizations.txt --trainable 'params/*' -o step.npz
+  automap profile graph.txt -o profile.npz                     PipeDream's profile converted
+  automap profile bert48.npz --plot bert48.png                 the arrays as a planner sees them
 """
 
 
@@ -61,7 +61,7 @@ def request(namespace: argparse.Namespace) -> ProfileRequest:
         refuse(namespace, ("out", "plot"), "there is no profile to write", "leave it or --list out")
         return ProfileRequest(None)
     if namespace.what is None:
-        raise BadInput("no MODEL|FILE is given", do="see automap-profile --help")
+        raise BadInput("no MODEL|FILE is given", do="see automap profile --help")
     if not any((namespace.out, namespace.show, namespace.instructions, namespace.json, namespace.plot)):
         raise BadInput("nothing to do", where="-o", do="give -o profile.npz to write it or --show to print it")
     if namespace.json and (namespace.show or namespace.instructions):
@@ -76,7 +76,7 @@ def request(namespace: argparse.Namespace) -> ProfileRequest:
 
 
 COMMAND = Command(
-    description="Make profile.npz, which automap-infer plans from: what every instruction of a model's training "
+    description="Make profile.npz, which automap infer plans from: what every instruction of a model's training "
     "step takes in time (C), sends over a cut (A) and holds in parameters (W).",
     epilog=EPILOG,
     add_arguments=add_arguments,

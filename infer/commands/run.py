@@ -15,13 +15,13 @@ EPILOG = """MODEL is what the plan's profile was made of, most often a factory s
 
 One command starts all processes on this machine, one a device of the plan (gloo on CPUs, nccl on GPUs). Under torchrun
 it is one of them, and the same line runs on a cluster:
-  torchrun --nproc-per-node 4 --no-python automap-run plan.json my_models:make_model
+  torchrun --nproc-per-node 4 --no-python automap run plan.json my_models:make_model
 
 examples:
-  automap-run plan.json my_models:make_model                     three steps: table of predicted and measured times
-  automap-run plan.json my_models:make_model --check             … and losses and gradients against one process
-  automap-run plan.json my_models:make_model --schedule gpipe --trace run.trace.json
-  automap-run plan.json my_models:make_model -o times.json       measured times, which automap-infer --observed reads
+  automap run plan.json my_models:make_model                     three steps: table of predicted and measured times
+  automap run plan.json my_models:make_model --check             … and losses and gradients against one process
+  automap run plan.json my_models:make_model --schedule gpipe --trace run.trace.json
+  automap run plan.json my_models:make_model -o times.json       measured times, which automap infer --observed reads
 """
 
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "plan",
         metavar="PLAN",
         type=file_argument,
-        help="plan.json of automap-infer or automap-plan; for models of JAX of automap-search, too",
+        help="plan.json of automap infer or automap plan; for models of JAX of automap search, too",
     )
     parser.add_argument("what", metavar="MODEL", type=name_argument, help="the model that it was made for")
     add_options(parser.add_argument_group("which training step"), STEP)
@@ -78,7 +78,7 @@ COMMAND = Command(
     exits={1: "the check found a difference, or a process ended early", 130: "interrupted"},
     add_arguments=add_arguments,
     outputs=(
-        Output("times", ("-o", "--out"), "times.json to write, which automap-infer --observed reads"),
+        Output("times", ("-o", "--out"), "times.json to write, which automap infer --observed reads"),
         Output("trace", ("--trace",), "Chrome trace to write: predicted and measured passes side by side"),
     ),
     json="print what --out writes and nothing else",

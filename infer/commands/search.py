@@ -29,18 +29,18 @@ from .parsing import (
 )
 
 DESCRIPTION = "Search for the best way of training a model by its own operations."
-EPILOG = f"""{kinds_of_models("bert48, t5_base, vgg19, …: see automap-profile --list")}
+EPILOG = f"""{kinds_of_models("bert48, t5_base, vgg19, …: see automap profile --list")}
 
 examples:
-  automap-search opp t5_base --topo B --mesh 4           the fastest step: what to partition on 4 devices
-  automap-search opp t5_base --topo A --mesh data=2,model=4 --out plan.json
-  automap-search opp t5_base --topo B --mesh 4 --objective count          Auto-MAP's own search, by its agent
-  automap-search opp vgg19 --topo A --mesh 8 --rules shardy --show-groups
-  automap-search adp t5_base --topo B --mesh 8           which inputs to partition: data parallelism
-  automap-search opp my_models:make_step --topo C --out plan.json
-  automap-search opp vgg19 --topo A --mesh 8 --plot search.png --seed 1
-  automap-search opp t5_11b --topo C --json | jq .partitioned
-  automap-search pp examples/bert48_v100.npz --topo C --stages 4 --plot training.png
+  automap search opp t5_base --topo B --mesh 4           the fastest step: what to partition on 4 devices
+  automap search opp t5_base --topo A --mesh data=2,model=4 --out plan.json
+  automap search opp t5_base --topo B --mesh 4 --objective count          Auto-MAP's own search, by its agent
+  automap search opp vgg19 --topo A --mesh 8 --rules shardy --show-groups
+  automap search adp t5_base --topo B --mesh 8           which inputs to partition: data parallelism
+  automap search opp my_models:make_step --topo C --out plan.json
+  automap search opp vgg19 --topo A --mesh 8 --plot search.png --seed 1
+  automap search opp t5_11b --topo C --json | jq .partitioned
+  automap search pp examples/bert48_v100.npz --topo C --stages 4 --plot training.png
 """
 EXITS = {3: "no plan exists"}
 OBJECTIVES = ("time", "memory", "count")
@@ -96,7 +96,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         "what",
         metavar="MODEL|PROFILE",
         type=name_argument,
-        help="a model as automap-profile takes it, or a profile",
+        help="a model as automap profile takes it, or a profile",
     )
     add_topo(parser)
     add_options(parser.add_argument_group("which training step"), STEP + DEVICE)

@@ -1,6 +1,6 @@
 """What `automap plan` takes of a strategy: fields that are given are fixed, and the others are searched.
 
-`--for TARGET` plans from the start what automap-export can write for a framework.
+`--for TARGET` plans from the start what automap export can write for a framework.
 
 Nothing here imports numpy: help is to be fast."""
 
@@ -23,63 +23,59 @@ STRATEGY = """
     --tp N               tensor parallelism: devices that share every operator
     --pp N               ranks of the pipeline
     --dp N               ranks of data parallelism (default: what the others leave of the devices)
-    --dp-replicate N     groups of neighbours among the ranks of dp, within which ZeRO divides: HSDP (default 1, all)
+    --dp-replicate N     groups of ranks of dp, within which ZeRO divides: HSDP (default 1)
     --vp N               virtual stages a rank of the pipeline
     --cp N               context parallelism: devices that share every sequence
-    --ep N               devices that share the experts of a layer, of those of a rank of the pipeline
+    --ep N               devices of a rank of the pipeline that share the experts of a layer
     --etp N              devices that share each expert: those of tp, or 1
     --micro-batch N      samples of a micro-batch on a rank of dp (default 1)
-    --recompute KIND     what the backward pass computes again: none (default), attention cores (selective), full
-        blocks, or modules by Megatron's names: layernorm+moe_act; or nothing, as hosts save what blocks need (offload)
-    --zero               what ranks of dp divide: nothing (default), the optimizer's state, gradients too, weights too
-        (FSDP)
+    --recompute KIND     none (default), selective (attention cores), full, or modules by Megatron's names:
+        layernorm+moe_act; or nothing, as hosts save what blocks need (offload)
+    --zero               what ranks of dp divide: nothing (default), optimizer, gradients, weights too
     --sequence-parallel  the devices of tp share what is between operators, too
-    --precision          of weights and activations (default: the faster of bf16 and fp16 on the devices, else fp32)
-    --dispatcher         how tokens go to experts (default: by all-to-all, or once a node, by DeepEP or HybridEP, where
-        the devices and --for have that and it saves --min-gain; with --runtime as its file says)
-    --offload            what lies in the memory of hosts: nothing, or the optimizer's state, which they update (default
-        nothing, unless nothing fits without or a fifth of the step is saved; none keeps activations off hosts, too)
-    --layers N,N,…       of each virtual stage, in the order of the model (with --price: equal, else as frameworks split
-        them)
-    --runtime NAME|FILE  the program that runs it, by whose numbers seconds and memory are: megatron, torchtitan,
-        deepspeed, fsdp, nanotron, … (conf/runtime), or a YAML file (default: that of --for, else programs in general)
-    --imbalance X        of a mixture, with ep: tokens for the experts of the fullest device over the mean of all, as
-        measured (default: that of the runtime's file, 1 of the shipped ones)
+    --precision          of products (default: the faster of bf16 and fp16 on the devices, else fp32)
+    --dispatcher         of tokens to experts (default alltoall, or what is faster where devices and --for have it
+        and it saves --min-gain; with --runtime as its file says)
+    --offload            what hosts hold and update (default none, unless nothing fits without or a fifth of the step
+        is saved; none keeps activations off hosts, too)
+    --layers N,N,…       of each virtual stage, in the order of the model
+"""
+"""Options: fields of a strategy."""
+PROGRAM = """
+    --runtime NAME|FILE  by whose numbers a step is priced: megatron, torchtitan, deepspeed, fsdp, nanotron, …
+        (conf/runtime), or a YAML file (default: that of --for, else programs in general)
+    --imbalance X        with ep: tokens of the fullest device over the mean, as measured (default: the runtime's)
     --no-flash           attention computes and keeps its scores, in several kernels
     --reserve [RANK=]SIZE
-        memory of each device that is left free (default 8 %% of it, 0 is none), or of those of a rank of the pipeline,
-        which counts from the last one on below 0: '4 GB', '0=6 GB', '-1=2 GB'; may be repeated
+        memory of each device that is left free, or of those of a rank of the pipeline, from the last one on below 0:
+        '4 GB', '0=6 GB', '-1=2 GB' (default 8 %%); may be repeated
 """
-"""Options: fields of a strategy, how it is run, and what is left free."""
+"""Options: how a strategy is run, and what is left free."""
 TRAINED = """
     --optimizer        of what is trained (default adamw)
-    --states           what its moments are in; with bf16, 16-bit weights have no fp32 copy either (default fp32)
-    --freeze PATTERN   layers, or matrices of layers, that are not trained: embedding, 'block_?', 'block_*/q'; may be
-        repeated
+    --states           of its moments; with bf16, 16-bit weights have no fp32 copy either (default fp32)
+    --freeze PATTERN   layers or matrices that are not trained: embedding, 'block_?', 'block_*/q'; may be repeated
     --lora RANK        adapters beside the frozen matrices of all blocks, or of some: 16, 16:q,v
     --quantize         frozen matrices of blocks in 4 bits, as QLoRA has them
-    --loss             of single sequences (default), or of pairs: dpo, beside a frozen reference; pairs, without one
-        (ORPO, SimPO, or its log-probabilities are there already); reward, a scalar in place of the vocabulary
+    --loss             of single sequences (default), or of pairs: beside a frozen reference, without one (ORPO, SimPO),
+        or with a scalar in place of the vocabulary
     --packed N         tokens of each of the documents that share a sample, and that attention stays within
 """
 """Options: what is trained, and by which optimiser."""
 RUN = """
-    --tokens COUNT     say in how many days, and hours of all devices, the model is trained on so many: 1T, 300B, 15e9
-    --gpu-hour X       what a device costs an hour, in any currency, or each kind: h100=2.5,a100=1.2 (else as the file
-        of the cluster says)
+    --tokens COUNT     days and hours of devices that training on so many takes: 1T, 300B, 15e9
+    --gpu-hour X       what a device costs an hour, or each kind: h100=2.5,a100=1.2 (default: the cluster's)
     --deadline TIME    until when: '30 days'; with --devices which number of devices meets it for the least
     --max-cost X       most that all of it may cost
-    --mtbf TIME        between two failures of one device in the mean, for what they take: '5 years'
+    --mtbf TIME        mean time between two failures of one device: '5 years'
     --checkpoint TIME  that training stands still for a checkpoint (default 30 s)
     --restart TIME     from a failure until it goes on from the last checkpoint (default 5 min)
 """
 """Options: what a whole training takes."""
 SEARCHING = """
-    --devices N..N       search on clusters of the same nodes with so many devices, doubling from the first to the last
-    --minimize           on which of several clusters (--gpus A,B; --devices N..N) the plan is, of those within
-        --deadline and --max-cost: the one with the shortest step (the default of several --gpus), the least cost, or
-        the fewest devices
-    --price              search nothing: price the strategy; fields that are not given have the values shown here
+    --devices N..N       so many devices of the same nodes, doubling from the first to the last
+    --minimize           which of several clusters (--gpus A,B; --devices N..N) is taken of those that meet --deadline
+        and --max-cost (default step)
 """
 
 
@@ -87,16 +83,10 @@ UNLESS = {"default": None, "action": "store_true"}
 """Of a switch that says nothing where it is not given."""
 
 
-def add_strategy(group: argparse._ArgumentGroup) -> None:
-    """--tp, --pp, … --price: what is fixed of a strategy, and whether the rest is searched."""
-    add_fields(group)
-    add_options(group, SEARCHING, devices={"type": _sizes}, minimize={"choices": MINIMIZED}, price=UNLESS)
-
-
-def add_fields(group: argparse._ArgumentGroup) -> None:
-    """--tp, --pp, … --reserve: what is fixed of a strategy."""
+def add_strategy(parser: argparse.ArgumentParser, *, sized: bool = True) -> None:
+    """--tp, --pp, … --minimize: what is fixed of a strategy, what runs it and what for; `sized` on several clusters."""
     add_options(
-        group,
+        parser.add_argument_group("what is fixed of a strategy; the search chooses the rest"),
         STRATEGY,
         recompute={"type": recomputed},
         zero={"type": int, "choices": ZERO_STAGES},
@@ -105,15 +95,18 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
         dispatcher={"choices": DISPATCHERS},
         offload={"choices": OFFLOADS},
         layers={"type": _numbers},
-        no_flash=UNLESS,
-        reserve={"type": _reserve},
     )
+    add_options(parser.add_argument_group("what runs it"), PROGRAM, no_flash=UNLESS, reserve={"type": _reserve})
     choices = {"optimizer": OPTIMIZERS, "states": STATES, "loss": LOSSES}
-    add_options(group, TRAINED, quantize=UNLESS, **{name: {"choices": values} for name, values in choices.items()})
+    trained = {name: {"choices": values} for name, values in choices.items()}
+    add_options(parser.add_argument_group("what of the model is trained"), TRAINED, quantize=UNLESS, **trained)
     times: dict[str, Any] = {
         name: {"type": positive(SECONDS)} for name in ("deadline", "mtbf", "checkpoint", "restart")
     }
+    group = parser.add_argument_group("what a whole training takes")
     add_options(group, RUN, tokens={"type": positive(TOKENS)}, gpu_hour={"type": _prices}, **times)
+    if sized:
+        add_options(group, SEARCHING, devices={"type": _sizes}, minimize={"choices": MINIMIZED})
 
 
 def _prices(text: str) -> float | dict[str, float]:
@@ -167,7 +160,6 @@ def plan_options(namespace: argparse.Namespace) -> dict[str, Any]:
 
 
 TARGET = f"""
-    --for TARGET  only plans that automap-export can write for it ({", ".join(PLANNED_FOR)}): equal stages, cut where
-        blocks end, under a schedule that it runs; of strategies, with the ZeRO and recomputation that it has
+    --for TARGET  only what it runs, with its command or configuration: {", ".join(PLANNED_FOR)}
 """
 """Option: within what a framework can express."""

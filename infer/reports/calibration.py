@@ -159,5 +159,5 @@ def comment(calibrated: Calibrated, what: str, rows: str) -> str:
     omitted = "; ".join(f"{e.source} {_share(e.median)}, {_share(e.p90)}" for e in calibrated.left_out)
     part = "a source" if len(calibrated.fitted) > 1 else "parts of the steps"
     error = f"\nMedian and 90th percentile of the error of {part} left out of the fit: {omitted}." if omitted else ""
-    by = f"fitted by automap-calibrate {__version__} on {date.today()} to {rows}"
+    by = f"fitted by automap calibrate {__version__} on {date.today()} to {rows}"
     return f"{what} {by}: steps of {sources}.{error}"

@@ -19,7 +19,7 @@ from ..runner import Report
 from .fit import memory_table
 from .pipeline import heading
 from .strategies import PARTS, facts, parts_table, shorter, title_of
-from .text import console, fact_table, print_parts
+from .text import TYPED, console, fact_table, next_facts, print_parts
 
 
 def report(request: DoctorRequest, answer: DoctorResult) -> Report:
@@ -64,7 +64,7 @@ def _facts(answer: DoctorResult) -> Iterator[tuple[str, str]]:
     best = answer.current if answer.plan is None else answer.cost
     if answer.shorter and best is not None:
         yield from shorter(best, answer.shorter)
-        yield "next", "--min-gain 0: the lines of the shortest"
+        yield from next_facts([f"{TYPED.get()[0]} --min-gain 0   # the lines of the shortest"])
 
 
 def bound_by(estimate: Estimate) -> str:

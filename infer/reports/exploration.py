@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -33,10 +34,10 @@ from automap_models.simulate.breakdown import Breakdown
 from automap_models.workloads.source import MODELS, notes_of
 
 from ..commands.parsing import in_options
-from ..runner import TYPED, Report
+from ..runner import Report
 from . import strategies
 from .pipeline import heading, search_log_table, stage_columns, tied_facts, time_columns
-from .text import Column, Table, fact_table, plain, print_parts
+from .text import TYPED, Column, Table, fact_table, next_facts, plain, plan_file, print_parts
 
 
 def report(request: ExploreRequest, answer: Explored | StrategyResult | Candidate) -> Report:
@@ -201,16 +202,15 @@ def _strategies_in_words(explored: Explored) -> str:
 
 def next_commands(explored: Explored, request: ExploreRequest) -> Iterator[tuple[str, str]]:
     """The commands to type next, with what was typed: write the plan, run it, hand it to a framework."""
-    typed, source = TYPED.get().replace("automap-plan", "automap plan", 1), request.source.what
+    (commands, plan), (typed, _), source = plan_file("plan.json"), TYPED.get(), shlex.quote(request.source.what)
     runs = source if request.source.kind in MODELS else "MODEL"
-    commands = [] if " --out " in typed else [f"{typed} --out plan.json"]
-    commands += [f"automap run plan.json {runs} --check" + ("" if runs == source else "   (MODEL: what was profiled)")]
+    commands += [f"automap run {plan} {runs} --check" + ("" if runs == source else "   # MODEL: what was profiled")]
     if explored.exploration.best.plan.stages > 1:
-        commands += [f"automap export plan.json {source} --list   (the frameworks it can be written for)"]
+        commands += [f"automap export {plan} {source} --list   # the frameworks it can be written for"]
     refused = given(request.options, "min_stage", "state_factor")  # beside the field of a strategy
     if not isinstance(explored.strategy, str) and not refused:
-        commands += [f"{typed} --zero {explored.strategy.required_plan().zero}   (the best strategy)"]
-    yield from zip(["next", *[""] * len(commands)], commands, strict=False)
+        commands += [f"{typed} --zero {explored.strategy.required_plan().zero}   # the best strategy"]
+    yield from next_facts(commands)
 
 
 def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:

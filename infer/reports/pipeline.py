@@ -29,7 +29,7 @@ from automap_models.simulate.plan_step import timeline
 
 from ..commands.parsing import in_options
 from ..runner import Report
-from .text import Column, Table, fact_table, plain, print_parts
+from .text import Column, Table, fact_table, next_facts, plain, plan_file, print_parts
 
 _OUTCOMES = {
     "planned": "not proven in time",
@@ -389,13 +389,10 @@ def tuned_data_parallelism(report: PlanReport) -> str:
 def next_commands(report: PlanReport, request: InferRequest) -> Iterator[tuple[str, str]]:
     """The commands to type next: write this plan where it is not written yet, run it, hand it to a framework."""
     counts = np.diff([0, *report.plan.device_cuts, report.problem.cluster.devices])
-    out, profile, plan = request.out, shlex.quote(str(request.profile)), shlex.quote(str(request.out or "plan.json"))
-    topo = "" if request.topo is None else f" --topo {shlex.quote(str(request.topo))}"
-    if out is None:
-        words = "".join(f" {word}" for word in request.option_words)
-        yield "next", f"automap-infer {profile}{topo}{words} --out {plan}"
-    yield "" if out is None else "next", f"automap-run {plan} MODEL --check   (MODEL: the module:factory profiled)"
+    (commands, plan), profile = plan_file("plan.json"), shlex.quote(str(request.profile))
+    commands += [f"automap run {plan} MODEL --check   # MODEL: the module:factory profiled"]
     if report.plan.stages > 1 and len(set(counts.tolist())) == 1:
-        yield "", f"automap-export {plan} {profile} --list   (the frameworks it can be written for)"
-    if report.problem.schedule is not None and topo:
-        yield "", f"automap-plan {profile}{topo}   (with ZeRO and recomputation)"
+        commands += [f"automap export {plan} {profile} --list   # the frameworks it can be written for"]
+    if report.problem.schedule is not None and request.topo is not None:
+        commands += [f"automap plan {profile} --topo {shlex.quote(str(request.topo))}   # with ZeRO and recomputation"]
+    yield from next_facts(commands)

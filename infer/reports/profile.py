@@ -255,7 +255,7 @@ def totals(profile: Profile) -> Iterator[tuple[str, str]]:
         yield "update", f"{seconds(update_s)} once a step, in addition"
     users = counted(int((profile.W > 0).sum()), "instruction")
     yield "parameters", f"{size(float(profile.W.sum()))}, first used by {users}"
-    if profile.frozen.any():
+    if profile.frozen.sum() > 1e3:  # 4.00 B of a constant read like parameters
         yield "not trained", f"{size(float(profile.frozen.sum()))} of parameters, buffers and constants, held once"
     yield "saved", f"{size(float(profile.stash.sum()))} of activations a micro-batch, for the backward pass"
     cut = smallest_cut(profile)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from automap_models.core.cluster import Cluster, upper_bytes
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
 from automap_models.core.result import Result
-from automap_models.core.strategy import ONCE_A_NODE, Strategy
+from automap_models.core.strategy import ONCE_A_NODE, ZERO_STAGES, Strategy
 from automap_models.core.units import counted, percent, seconds, size, span
 from automap_models.export.targets import TARGETS, training_limits
 from automap_models.formats.strategy_plan import estimate_document
@@ -25,7 +24,7 @@ from automap_models.workloads.source import notes_of
 from ..runner import Report
 from .pipeline import heading
 from .run_cost import choice_facts, exit_code, names, run_document, run_facts, runs_table
-from .text import Column, Table, fact_table, plain, print_parts
+from .text import TYPED, Column, Table, fact_table, in_lines, next_facts, plain, plan_file, print_parts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -113,16 +112,17 @@ def _next(searched: StrategyResult) -> Iterator[RenderableType]:
 
     within, (command, notes) = searched.problem.within, command_line(searched)
     if command is not None:
-        arguments = command.replace(" ", "\xa0").replace("\xa0--", " --")  # an option and its value stand on one line
-        lines = textwrap.wrap(arguments, 94, break_long_words=False, break_on_hyphens=False)
-        yield Text(" \\\n    ".join(lines).replace("\xa0", " ") + "\n", no_wrap=True, overflow="ignore")
+        yield Text(in_lines(command, 100) + "\n", no_wrap=True, overflow="ignore")
     if within is None or within.name not in TARGETS:
-        names = frameworks_of(searched)
-        every = f"--for {', '.join(training_limits())}: the best strategy that it runs; none of them runs this one"
-        further = f"--for {', '.join(names)}: its command line or configuration" if names else every
+        names, what = frameworks_of(searched), "its command line or configuration"
+        if not names:
+            names, what = [*training_limits()], "the best strategy that it runs; none of them runs this one"
+        others = f"or {', '.join(names[1:])}: " if names[1:] else ""
+        commands = [f"{TYPED.get()[0]} --for {names[0]}   # {others}{what}"]
     else:
-        further = f"--out strategy.json; automap-export strategy.json --to {within.name} --check"
-    yield fact_table([("next", further)], notes)
+        commands, strategy = plan_file("strategy.json")
+        commands += [f"automap export {strategy} --to {within.name} --check"]
+    yield fact_table(next_facts(commands), notes)
 
 
 def _stages(searched: StrategyResult) -> Iterator[tuple[str, str]]:
@@ -425,12 +425,17 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     nbytes, limit, rank = estimate.fullest
     where = f"rank {rank}" if len(estimate.memory) > 1 else "each device"
     room = f"{size(nbytes)} to {size(upper_bytes(nbytes))} of {size(limit)} on {where}"
-    helps = "" if estimate.verdict == "fits" else f"; {less_memory(estimate.memory[rank])} take less"
+    helps = "" if estimate.verdict == "fits" else f"; {less_memory(estimate, estimate.memory[rank])} take less"
     yield "memory", f"{estimate.verdict}: {room}{helps}"
 
 
-def less_memory(memory: DeviceMemory) -> str:
-    """What lessens most of what a device holds."""
+def less_memory(estimate: Estimate, memory: DeviceMemory) -> str:
+    """What lessens most of what a device holds, of what the strategy leaves and the model can: profiles have no tp."""
+    s = estimate.strategy
     if memory.state > memory.total / 2:
-        return "higher stages of ZeRO, more tp or more pp"
-    return "more recomputation, smaller micro-batches or more tp"
+        helps = {"higher stages of ZeRO": s.zero < max(ZERO_STAGES) and s.dp > 1}
+    else:
+        helps = {"more recomputation": {*s.recompute_kinds} != {"full"}, "smaller micro-batches": s.micro_batch > 1}
+    helps |= {"more tp": estimate.facts.shape is not None, "more pp": memory.state > memory.total / 2}
+    *others, last = [words for words, is_left in helps.items() if is_left] or ["more devices"]
+    return f"{', '.join(others)} or {last}" if others else last

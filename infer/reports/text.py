@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain, repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.streams import say
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
 
     from automap_models.core.cluster import Cluster, NodeGroup
     from automap_models.planners.base import Watch
+
+TYPED: ContextVar[tuple[str, Path | None]] = ContextVar("TYPED", default=("automap", None))
+"""The command that runs, as it was typed, and the file that its plan goes to."""
 
 
 def console() -> Console:
@@ -171,6 +178,33 @@ def fact_table(facts: Iterable[tuple[str, str]], notes: Iterable[str] = ()) -> R
     for note in notes:
         sentences.add_row("[yellow]note[/yellow]", plain(note))
     return sentences
+
+
+def plan_file(name: str) -> tuple[list[str], str]:
+    """The command that writes the plan, where what was typed does not, and the plan's file, as one types it."""
+    typed, out = TYPED.get()
+    file = shlex.quote(str(out or name))
+    return [] if out else [f"{typed} --out {file}"], file
+
+
+def next_facts(commands: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """What to type next, to be copied."""
+    width = console().width - 13
+    yield from zip(chain(["next"], repeat("")), (in_lines(command, width) for command in commands), strict=False)
+
+
+def in_lines(command: str, width: int) -> str:
+    """A command in lines that a shell joins, as wide as that where they can be; an option is on a line with its value.
+
+    A comment stands before it where both have no room on one line.
+    """
+    arguments, _, comment = command.partition("   # ")
+    if comment and len(command) > width:
+        above = textwrap.wrap(comment, width, initial_indent="# ", subsequent_indent="# ")
+        return "\n".join([*above, in_lines(arguments, width)])
+    words = command.replace(" ", "\xa0").replace("\xa0--", " --")
+    lines = textwrap.wrap(words, width - 6, break_long_words=False, break_on_hyphens=False)
+    return " \\\n    ".join(lines).replace("\xa0", " ")
 
 
 def print_clusters() -> None:

@@ -14,7 +14,7 @@ from automap_models.infer.app import profile as main
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 README = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-COMMAND = re.compile(r"^automap-profile (\w+) --device v100 -o examples/(\w+\.npz)$", re.MULTILINE)
+COMMAND = re.compile(r"^automap profile (\w+) --device v100 -o examples/(\w+\.npz)$", re.MULTILINE)
 ROW = re.compile(r"^\| `(\w+)\.npz` \| .* \| (\d+) \S[^|]* \| ([\d,]+) \| ([\d,]+) \| ", re.MULTILINE)
 PARAMETERS = {
     # Hidden size 1024, 48 layers: DAPPLE (arXiv 2007.01045) says 640 M.

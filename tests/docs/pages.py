@@ -61,7 +61,7 @@ def commands(block: str) -> Iterator[list[str]]:
     """The automap commands and programs of a bash block: joined over continued lines, without comments."""
     for line in block.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
-        if words and re.fullmatch(r"automap(-[a-z]+)?", words[0]) and not _USAGE.search(line):
+        if words and words[0] == "automap" and not _USAGE.search(line):
             yield words
         if words[:1] == ["python"] and words[1] in PROGRAMS:
             yield words
@@ -93,11 +93,10 @@ def run(words: list[str], sizes: Mapping[str, Sequence[str]]) -> tuple[int, str]
     """
     if words[0] == "python":
         return 0, run_program(words[1], [*words[2:], *sizes.get(words[1], ())])
-    words = [*words, *sizes.get(words[0], ())]
+    words = [*words, *sizes.get(" ".join(words[:2]), ())]
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        command = words[0].removeprefix("automap").removeprefix("-")
-        code = app.main([command, *words[1:]] if command else words[1:])
+        code = app.main(words[1:])
     return code, out.getvalue()
 
 
@@ -110,9 +109,8 @@ def execute(code: str, page: str) -> str:
 
 
 def compared(text: str) -> list[str]:
-    """Lines that are compared: not empty, no ellipsis, without times; the name of the program is as it was called."""
-    lines = [_TIME.sub(r"\1", line.rstrip()) for line in text.splitlines()]
-    return [re.sub(r"^automap (\w+): error", r"automap-\1: error", line) for line in lines if line.strip(" …")]
+    """Lines that are compared: not empty, no ellipsis, without times."""
+    return [_TIME.sub(r"\1", line.rstrip()) for line in text.splitlines() if line.strip(" …")]
 
 
 def missing(expected: str, printed: str) -> str | None:

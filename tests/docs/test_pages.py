@@ -30,7 +30,7 @@ READING = ("read_sharding_plan",)
 """A fragment of a program: it goes on from names that the page does not define."""
 LARGE = ("path/to", "llama3-405b")
 """A file of the reader's own, and models whose profiles tests/workloads makes."""
-FEW_STEPS = {"automap-run": ("--steps", "2", "--warmup", "1")}
+FEW_STEPS = {"automap run": ("--steps", "2", "--warmup", "1")}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,7 +102,7 @@ def test_the_lesson_on_one_s_own_model_prints_what_it_says_and_leaves_its_files(
     """It shows nothing of the rankings: the searches for them stop after a second instead of a minute."""
     for package in ("jax", "matplotlib", "torch"):
         pytest.importorskip(package)
-    ran = pages.run_page(DOCS / "tutorials/own-model.md", sizes={"automap-plan": ("--budget", "1 s")})
+    ran = pages.run_page(DOCS / "tutorials/own-model.md", sizes={"automap plan": ("--budget", "1 s")})
     assert not ran.differences, "\n\n".join(ran.differences)
     assert (ran.runs, ran.outputs) == (8, 2)
     files = ("plan.json", "my_torch_model.npz", "my_model.npz", "plans.png")
@@ -148,8 +148,8 @@ def test_a_difference_is_found() -> None:
     assert pages.missing("a\n\nplanned in 3 ms\nb\n", "0\na\nplanned in 5 s\nc\nb\n") is None
     assert pages.missing("a\nb\n", "b\na\n") == "b"
     assert list(
-        pages.commands("pip install x\nautomap-infer a \\\n  --json  # why\nautomap-plan MODEL [--json]\n")
-    ) == [["automap-infer", "a", "--json"]]
+        pages.commands("pip install x\nautomap infer a \\\n  --json  # why\nautomap plan MODEL [--json]\n")
+    ) == [["automap", "infer", "a", "--json"]]
 
 
 NO_FILE = "examples/none.npz: cannot be read (No such file or directory); check the path and its permissions"
@@ -159,8 +159,8 @@ NO_FILE = "examples/none.npz: cannot be read (No such file or directory); check 
     ("shown", "differences"),
     [
         ("", 1),
-        (f"```\nautomap-profile: error: {NO_FILE}\n```\n", 0),
-        (f"```text\nan example of another run\n```\n\n```\nautomap-profile: error: {NO_FILE}\n```\n", 0),
+        (f"```\nautomap profile: error: {NO_FILE}\n```\n", 0),
+        (f"```text\nan example of another run\n```\n\n```\nautomap profile: error: {NO_FILE}\n```\n", 0),
         ("```\nother words\n```\n", 2),
         ("`a.json`:\n\n```json\n{}\n```\n", 1),
         ("```bash\nautomap --version\n```\n", 1),
@@ -171,5 +171,5 @@ def test_a_command_that_fails_is_a_difference_unless_the_page_shows_it(
 ) -> None:
     """Commands whose output no page shows once failed unseen."""
     page = Path("page.md")
-    page.write_text(f"```bash\nautomap-profile examples/none.npz --show\n```\n\n{shown}", encoding="utf-8")
+    page.write_text(f"```bash\nautomap profile examples/none.npz --show\n```\n\n{shown}", encoding="utf-8")
     assert len(pages.run_page(page).differences) == differences

@@ -77,5 +77,5 @@ def test_a_plan_for_it_is_one_that_it_runs_by_the_clock_of_fsdp(capsys: pytest.C
     )
     out = " ".join(capsys.readouterr().out.split())
     assert "by the clock of h100 for fsdp" in out
-    assert "automap-export strategy.json --to accelerate" in out
+    assert "automap export strategy.json --to accelerate" in out
     assert LIMITS.zeros == (0, 2, 3)

@@ -143,7 +143,7 @@ def test_copies_of_a_tied_weight_stay_equal(schedule: str, replicas: int, tmp_pa
     """Each stage updated its copy by its own gradient alone: after six steps the loss was another, and no note said so.
 
     The first stage holds the weight under two names, which torch makes two copies of. The factory returns a loss and
-    its target, as automap-run takes them, and a mask that is no batch.
+    its target, as automap run takes them, and a mask that is no batch.
     """
     losses = run_program(TIED, schedule, replicas, 4, tmp_path)
     (model, (ids, mask), _, loss, target), own = model_of(TIED), 4 // replicas

@@ -88,7 +88,7 @@ MODULES = [
 def test_a_module_is_no_profile_yet(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "step").write_bytes(content)
     assert holds_module(tmp_path / "step")
-    with pytest.raises(BadInput, match=r"is an HLO or StableHLO module.*make a profile of it with automap-profile"):
+    with pytest.raises(BadInput, match=r"is an HLO or StableHLO module.*make a profile of it with automap profile"):
         read_profile(tmp_path / "step")
 
 

@@ -378,7 +378,7 @@ def test_efficiencies_of_older_files_stand_for_constants_that_a_file_has_not(tmp
     (tmp_path / "old.yaml").write_text(yaml.safe_dump({**without("step"), **OLDER}))
     expected = replace(USUAL, product_efficiency=0.6, bandwidth_efficiency=0.75, launch_s=1e-6)
     assert read_device(tmp_path / "old.yaml").step == expected
-    (tmp_path / "old.yaml").write_text(yaml.safe_dump({**DEVICE, **OLDER}))  # as automap-calibrate wrote it
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump({**DEVICE, **OLDER}))  # as automap calibrate wrote it
     assert read_device(tmp_path / "old.yaml").step == STEP
 
 

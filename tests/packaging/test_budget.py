@@ -23,10 +23,10 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_220, 37),
-    "cost": (4_129, 20),
+    "core": (8_221, 37),
+    "cost": (4_136, 20),
     "envs": (1_509, 12),
-    "export": (2_495, 17),
+    "export": (2_492, 17),
     "formats": (5_347, 21),
     "importing": (2_268, 16),
     "hlo": (6_921, 36),
@@ -37,23 +37,23 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_392, 19),
-    "planners/strategies": (3_802, 15),
+    "planners/strategies": (3_822, 15),
     "plots": (1_236, 9),
-    "requests": (2_867, 15),
+    "requests": (2_906, 15),
     "rl": (960, 9),
     "serve": (1_150, 7),
     "run": (4_713, 24),
     "simulate": (1_803, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_080, 35),
+    "workloads": (6_100, 35),
     "zoo": (1, 1),
-    "infer": (6_119, 37),
+    "infer": (6_124, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_299, 33),
+    "benchmarks": (6_312, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_826, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 78_915, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

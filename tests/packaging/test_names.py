@@ -141,6 +141,17 @@ def test_no_text_has_a_name_that_was_given_up(root: Path) -> None:
     assert wrong == []
 
 
+def test_a_command_is_two_words_wherever_it_is_told_of(root: Path) -> None:
+    """`automap plan`, as on the front page; three places say that scripts such as `automap-infer` are there, too."""
+    from automap_models.infer.app import SUMMARIES
+
+    script = re.compile(rf"\bautomap-({'|'.join(SUMMARIES.keys() - {'models'})})\b|automap-models -")
+    expected = {"infer/app.py": 2, "docs/reference/commands.md": 1, "CHANGELOG.md": 1}
+    texts = tracked(root, "*.py", "*.md", "*.yaml", "*.txt", "*.html", "*.js", "*.ipynb", "Makefile")
+    counts = {str(path.relative_to(root)): len(script.findall(path.read_text("utf-8"))) for path in texts}
+    assert {path: count for path, count in counts.items() if count and not path.startswith("tests/")} == expected
+
+
 def not_nouns(path: str, source: str) -> Iterator[tuple[int, str]]:
     """Line and name of what a module gives a name that is no noun; a left side has a right one."""
     names = list(named(source))

@@ -91,7 +91,7 @@ def test_every_installed_command_explains_itself(installed: Path, tmp_path: Path
     commands = {path.name for path in installed.glob("automap*")}
     assert commands == {"automap", *(f"automap-{name}" for name in SUMMARIES)}
     for command in commands:
-        assert command in run(installed / command, "--help", folder=tmp_path)
+        assert "usage: " + command.replace("-", " ", 1) in run(installed / command, "--help", folder=tmp_path)
 
 
 def test_the_installed_command_plans_with_its_own_configs_and_policy(

@@ -89,7 +89,7 @@ def test_nothing_is_written_through_a_circle_of_links() -> None:
 
 
 def test_what_a_shell_writes_into_a_pipe_is_read() -> None:
-    """`automap-infer … --topo <(…)`: the pipe is /dev/fd/63, and it is read once."""
+    """`automap infer … --topo <(…)`: the pipe is /dev/fd/63, and it is read once."""
     reading, writing = os.pipe()
     os.write(writing, TOPO.encode())
     os.close(writing)

@@ -1,4 +1,4 @@
-"""Malformed HLO ended the process: `automap-profile step.hlo` exited with 139 (a segmentation fault) or 134 (an abort).
+"""Malformed HLO ended the process: `automap profile step.hlo` exited with 139 (a segmentation fault) or 134 (an abort).
 
 XLA's parser answers a computation without a ROOT line, an index of -1 or a computation that comes after its caller with
 the end of the process. Foreign text is therefore read by a child process, whose death is one sentence and exit code 2.

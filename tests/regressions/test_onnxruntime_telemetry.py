@@ -1,6 +1,6 @@
 """onnxruntime 1.31 wrote a device identifier and a queue of telemetry into the home of whoever planned.
 
-`automap-infer PROFILE --topo C` left ~/.cache/Microsoft/DeveloperTools/.onnxruntime/{deviceid,onnxruntime.db}, with the
+`automap infer PROFILE --topo C` left ~/.cache/Microsoft/DeveloperTools/.onnxruntime/{deviceid,onnxruntime.db}, with the
 processor's name and the interpreter's path to be sent later. The variable ORT_DISABLE_TELEMETRY stops it, but only when
 it is set before onnxruntime is imported; `onnxruntime.disable_telemetry_events()` is too late.
 """

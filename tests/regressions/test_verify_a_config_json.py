@@ -1,4 +1,4 @@
-"""`automap-search opp path/to/config.json --verify` took the path for the name of a factory and ended in an error.
+"""`automap search opp path/to/config.json --verify` took the path for the name of a factory and ended in an error.
 
 The process that runs the plan builds the step with this function.
 """

@@ -1,4 +1,4 @@
-"""`automap-run --backend jax` as people use it: a process of its own, its record, and its sentences for bad input."""
+"""`automap run --backend jax` as people use it: a process of its own, its record, and its sentences for bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of automap-search run on JAX: on the devices of their mesh, one batch a step, as one process computes it."""
+"""Plans of automap search run on JAX: on the devices of their mesh, one batch a step, as one process computes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run leaves its step as a row of measured steps, which automap-calibrate reads beside those that people write."""
+"""A run leaves its step as a row of measured steps, which automap calibrate reads beside those that people write."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class Products(nn.Module):
 
 
 def cut_after_operation(name: str) -> tuple[Plan, nn.Module, Tensor]:
-    """A plan as automap-plan makes it: of two stages of the traced step, the first of which ends at an operation."""
+    """A plan as automap plan makes it: of two stages of the traced step, the first of which ends at an operation."""
     model, x = Products(), torch.randn(4, 6)
     graph = instruction_graph(step_module(model, (x,), name="products"))
     names = profile_from_graph(graph, [1.0] * len(graph)).names

@@ -164,7 +164,7 @@ def test_attention_runs_as_one_kernel_that_computes_the_scores_again_in_the_back
 
 
 def test_profiling_and_planning_price_a_model_by_one_clock(builders: Builders) -> None:
-    """A profile charged each operator as a kernel of its own, and the traced step of automap-plan what is fused."""
+    """A profile charged each operator as a kernel of its own, and the traced step of automap plan what is fused."""
     (model, kwargs), device = builders["t5"](), read_device("v100")
     profile = profile_module(model, kwargs=kwargs, device=device)
     traced = clock_profile(instruction_graph(step_module(model, kwargs=kwargs)), device)

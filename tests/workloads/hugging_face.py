@@ -298,6 +298,12 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "GPTJForCausalLM",
         {"vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32, "rotary_dim": 2},
     ),
+    "gpt_neo": (
+        "GPTNeoConfig",
+        "GPTNeoForCausalLM",
+        {"vocab_size": 40, "hidden_size": 16, "num_layers": 2, "num_heads": 4, "intermediate_size": 24}
+        | {"max_position_embeddings": 32, "window_size": 32, "attention_types": [[["global", "local"], 1]]},
+    ),
     "codegen": (
         "CodeGenConfig",
         "CodeGenForCausalLM",

@@ -36,7 +36,9 @@ RECURRENCES = ("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "falcon_h1",
 RECURRENCES += ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 OTHERWISE = {
     **dict.fromkeys(RECURRENCES, "without its kernels transformers runs a recurrence step by step"),
-    **dict.fromkeys(("bloom", "codegen", "falcon", "gptj", "mpt", "xglm"), "attention is no kernel in transformers"),
+    **dict.fromkeys(
+        ("bloom", "codegen", "falcon", "gpt_neo", "gptj", "mpt", "xglm"), "attention is no kernel in transformers"
+    ),
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "the indexer needs a mask, which the kernel here has not"),
     "deepseek_v4": "streams and means are many small operations, here those of its kernels",
     "minimax_m3_vl_text": "the indexer saves scores of all tokens in fp32",

@@ -209,7 +209,7 @@ def _shorter(
     deep = None if best.problem.schedule == DEEP else portfolio.under(DEEP, best)
     if deep is not None and deep.step_s < best.step_s * (1.0 - LENGTH_ROUNDING):
         what = f"{_in_words(deep)}, {size(deep.memory_bytes)} on the fullest device"
-        shorter.append(Alternative(what, deep.step_s, "deeper warm-up: automap-run, or torch's schedules from CSV"))
+        shorter.append(Alternative(what, deep.step_s, "deeper warm-up: automap run, or torch's schedules from CSV"))
     return shorter
 
 

@@ -191,8 +191,8 @@ class Simplicity(IntEnum):
 REQUIREMENTS = {
     Simplicity.DATA: "any framework",
     Simplicity.BLOCKS: "any framework with pipelines",
-    Simplicity.EQUAL: "cuts inside blocks: automap-run, or torch's own pipelines",
-    Simplicity.UNEQUAL: "stages on unequal numbers of devices: automap-run",
+    Simplicity.EQUAL: "cuts inside blocks: automap run, or torch's own pipelines",
+    Simplicity.UNEQUAL: "stages on unequal numbers of devices: automap run",
 }
 """What runs plans of a kind that simpler ones do without."""
 

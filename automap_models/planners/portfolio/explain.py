@@ -188,7 +188,7 @@ def nothing_fits(space: PlanningSpace) -> tuple[Infeasible, bool]:
         do.append(f"{nodes} nodes like these would fit")
     if not isinstance(strategy := best_strategy(space), str):
         do.insert(
-            0, f"automap-plan fits it: {strategy_in_words(strategy.cost)}, {seconds(strategy.cost.step_s)} a step"
+            0, f"automap plan fits it: {strategy_in_words(strategy.cost)}, {seconds(strategy.cost.step_s)} a step"
         )
     return Infeasible(
         f"no plan fits the {have / 1e9:.4g} GB of cluster {space.cluster.name}: every one needs "

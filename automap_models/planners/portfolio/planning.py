@@ -1,6 +1,6 @@
-"""From a profile, a cluster and what is asked to the evaluated plan: what `automap-infer` and Python's `plan` do.
+"""From a profile, a cluster and what is asked to the evaluated plan: what `automap infer` and Python's `plan` do.
 
-And what `automap-plan` and Python's `explore` are asked, as a space of plans and the configuration of its planner.
+And what `automap plan` and Python's `explore` are asked, as a space of plans and the configuration of its planner.
 """
 
 from __future__ import annotations

@@ -61,7 +61,6 @@ class RankCosts:
         strategy: any of these subspaces.
 
     Attributes:
-        passes: [S, k, R, 3] seconds of F, I and W of a layer for one micro-batch.
         saved, for_weights: [k, R] bytes of a layer from F to I, and from I to W.
         ends: layers before and after the blocks.
         blocks: [k] how many blocks of the model are of each layer.
@@ -78,7 +77,6 @@ class RankCosts:
         order = self.work.order
         self.ends = Ends(order[0], order[-1])
         self.blocks = np.bincount(order[1:-1], minlength=len(self.work.layers)).astype(np.float64)
-        self.passes = self._passes()
         self.saved, self.for_weights = layers.memory[..., 0], layers.memory[..., 1]
         self._columns: dict[tuple[int, ...], Columns] = {}
         self._undominated: dict[tuple[int, ...], list[int]] = {}
@@ -178,9 +176,10 @@ class RankCosts:
         alone_s = self.seconds[:, list(self.work.order), 0].sum(axis=-1)
         return np.asarray((1.0 / alone_s) / (1.0 / alone_s).sum())
 
-    def _passes(self) -> FloatArray:
-        """[S, k, R, 3] of each rank those of its slowest kind of devices, for which all others wait, where that is one
-        kind whatever layers it has; else the least."""
+    @cached_property
+    def passes(self) -> FloatArray:
+        """[S, k, R, 3] seconds of F, I and W of a layer for one micro-batch: of each rank those of its slowest kind of
+        devices, for which all others wait, where that is one kind whatever layers it has; else the least."""
         layers = {costing: costing.of_layers for costing in self.costings}
         sums = {
             one: np.append(costs.passes.sum(axis=-1), costs.hidden_s[:, None], axis=1) for one, costs in layers.items()

@@ -1,4 +1,4 @@
-"""automap-calibrate: what is priced with known constants gives a device with them, and mistakes are one line."""
+"""automap calibrate: what is priced with known constants gives a device with them, and mistakes are one line."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_rows_are_priced_as_they_were_with_the_constants_that_are_fitted_to_them
     assert written.step is not None
     assert asdict(written.step) == printed["constants"]
     assert written == replace(read_device("a100"), step=written.step, fitted_to=("one", "two"))
-    assert out.read_text().startswith("# step: fitted by automap-calibrate")
+    assert out.read_text().startswith("# step: fitted by automap calibrate")
 
 
 def test_constants_and_errors_are_printed_for_people(

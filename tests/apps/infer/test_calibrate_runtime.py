@@ -90,7 +90,7 @@ def test_one_node_gives_a_runtime_that_prices_four(ours: tuple[dict[str, Any], P
     assert document["before"][0]["median"] > 0.1
     assert document["left_out"][0]["steps"] == 4
     text = out.read_text()
-    assert text.startswith("# Numbers of megatron fitted by automap-calibrate")
+    assert text.startswith("# Numbers of megatron fitted by automap calibrate")
     assert "to node.json: steps of our cluster (4)." in text.splitlines()[0]
     runtime = read_runtime(out)
     assert (runtime.name, runtime.systems, runtime.routing) == ("ours", TRUE.systems, 0.85)

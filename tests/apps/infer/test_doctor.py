@@ -1,4 +1,4 @@
-"""automap-doctor: its price is that of automap plan, what is refused is named, and what it advises is read again."""
+"""automap doctor: its price is that of automap plan, what is refused is named, and what it advises is read again."""
 
 from __future__ import annotations
 

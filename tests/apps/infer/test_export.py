@@ -1,10 +1,11 @@
-"""automap-export: what it prints and writes, and mistakes in one sentence."""
+"""automap export: what it prints and writes, and mistakes in one sentence."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
     whole = profile(6)
     write_npz("profile.npz", whole)
+    write_npz("mine.npz", replace(whole, meta={**whole.meta, "model": "my_module:make_model"}))
     for name, cut, first in (("plan", block_end(2), 4), ("inside", block_end(2) + 1, 4), ("unequal", block_end(2), 3)):
         problem, plan = cut_plan(whole, CLUSTER, (cut,), (first,))
         write_json(f"{name}.json", plan_document(PlanReport(**vars(costed(problem, plan)), single_device_s=1.0)))
@@ -51,7 +53,7 @@ def fails(capsys: pytest.CaptureFixture[str]) -> Callable[[str, int], str]:
         assert main(command.split()) == code
         out, err = capsys.readouterr()
         assert out == ""
-        assert re.fullmatch(r"automap-export: error: [^\n]+\n", err)
+        assert re.fullmatch(r"automap export: error: [^\n]+\n", err)
         return err
 
     return run
@@ -129,12 +131,13 @@ def test_the_targets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        ("plan.json --to megatron", "only the model tells where the plan cuts it"),
-        ("inside.json profile.npz --to megatron", "stage 0 ends inside layers.3 (instruction 14)"),
+        ("plan.json --to megatron", "plan.json: only the model tells where the plan cuts it"),
+        ("plan.json mine.npz --to megatron", "mine.npz: megatron trains models that it has the code of, and this is a"),
+        ("inside.json profile.npz --to megatron", "inside.json: stage 0 ends inside layers.3 (instruction 14)"),
         ("inside.json profile.npz --to megatron", "--snap writes the nearest plan: stage 0 ends after layers.2"),
-        ("unequal.json profile.npz --to torchtitan", "equally many devices, and the plan gives them 3 and 5"),
+        ("unequal.json profile.npz --to torchtitan", "unequal.json: torchtitan gives every stage equally many devices"),
         ("plan.json profile.npz --to torch-split-spec", "its instructions are no modules of torch"),
-        ("strategy.json --to jax", "a strategy has no words in jax"),
+        ("strategy.json --to jax", "strategy.json: a strategy has no words in jax"),
         ("strategy.json --to megatron --snap --topo A", "--topo: is for the price of a model, and none is given"),
         ("plan.json profile.npz --to megatron --topo A", "--topo: is for strategies, and the plan has its own"),
         ("zero.json --to deepspeed", "take zero 0 or 1, or --snap writes the nearest plan: zero 1 instead of 3"),

@@ -1,4 +1,4 @@
-"""automap-fit: the verdict is that of the price of a strategy, and what it says would fit does."""
+"""automap fit: the verdict is that of the price of a strategy, and what it says would fit does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`automap-infer` as its users see it: what it prints and writes, and what one line a mistake costs."""
+"""`automap infer` as its users see it: what it prints and writes, and what one line a mistake costs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def refused(folder: Path, refuses: Callable[..., Callable[..., str]]) -> Callable[..., str]:
     """Run the command in the folder and require that it refuses, in the line that is returned."""
-    return refuses(main, "automap-infer")
+    return refuses(main, "automap infer")
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -430,8 +430,8 @@ def test_the_next_command_repeats_what_was_asked_and_makes_the_same_plan(
         "20",
     )
     out = printed(capsys, "my vgg.npz", "--topo", "C", *words)
-    command = " ".join(out[out.index("automap-infer") : out.index("automap-run")].split())
+    command = " ".join(out[out.index("automap infer") : out.index("automap run")].split())
     program, *arguments = shlex.split(command)
-    assert program == "automap-infer" and arguments[0] == "my vgg.npz"
+    assert program == "automap infer" and arguments[0] == "my vgg.npz"
     assert printed(capsys, *arguments).splitlines()[0] == out.splitlines()[0]
     assert (folder / "plan.json").exists()

@@ -1,4 +1,4 @@
-"""`automap-infer --observed` as its users see it."""
+"""`automap infer --observed` as its users see it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 @pytest.fixture
 def refused(folder: Path, refuses: Callable[..., Callable[..., str]]) -> Callable[..., str]:
     """Run the command in the folder and require that it refuses, in the line that is returned."""
-    return refuses(main, "automap-infer")
+    return refuses(main, "automap infer")
 
 
 def test_a_straggler_is_reported_with_what_to_do_about_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`automap-infer` plans the step that runs: schedules, gains of stages, equal stages, cuts at blocks."""
+"""`automap infer` plans the step that runs: schedules, gains of stages, equal stages, cuts at blocks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def planned(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 @pytest.fixture
 def refused(folder: Path, refuses: Callable[..., Callable[..., str]], monkeypatch: pytest.MonkeyPatch):
-    refuse = refuses(main, "automap-infer")
+    refuse = refuses(main, "automap infer")
     monkeypatch.chdir(folder)
     return refuse
 

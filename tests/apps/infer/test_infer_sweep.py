@@ -1,4 +1,4 @@
-"""`automap-infer --sweep`: rows that agree with single runs, their files, their picture, and mistakes."""
+"""`automap infer --sweep`: rows that agree with single runs, their files, their picture, and mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""automap-mcp: what an agent is told over standard input and output is what the commands print with --json."""
+"""automap mcp: what an agent is told over standard input and output is what the commands print with --json."""
 
 from __future__ import annotations
 
@@ -111,9 +111,9 @@ def test_a_list_is_an_option_that_is_repeated_or_numbers_with_commas() -> None:
     ("name", "arguments", "words"),
     [
         ("fit", {}, "the following arguments are required: MODEL|FILE"),
-        ("fit", {"what": "gpt2"}, "one of the arguments --topo --gpus is required"),
+        ("fit", {"what": "gpt2"}, "one of the arguments --gpus --topo is required"),
         ("fit", {**GIVEN, "topo": "A"}, "argument --topo: not allowed with argument --gpus"),
-        ("fit", {**GIVEN, "devices": "8..16"}, "fit: has no argument 'devices'; it has what, topo, gpus"),
+        ("fit", {**GIVEN, "devices": "8..16"}, "fit: has no argument 'devices'; it has what, gpus, topo"),
         ("fit", {**GIVEN, "what": "my_module:make_model"}, "is code, which no tool runs"),
         ("fit", {**GIVEN, "what": "--help"}, "--help"),
         ("fit", {**GIVEN, "tp": 2.5}, "argument --tp: '2.5' is no whole number"),
@@ -180,7 +180,7 @@ def test_without_the_protocol_s_package_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "mcp.server.lowlevel", None)
     assert run_mcp([]) == 2
     assert capsys.readouterr().err == (
-        "automap-mcp: error: mcp: mcp 2 is not installed; pip install 'automap-models[mcp]'\n"
+        "automap mcp: error: mcp: mcp 2 is not installed; pip install 'automap-models[mcp]'\n"
     )
 
 

@@ -70,8 +70,8 @@ def library_texts() -> list[str]:
 
 
 def test_the_library_speaks_of_arguments_and_not_of_options(library_texts: list[str]) -> None:
-    """But for whole commands, as `automap-profile --list`, and options of XLA, Hydra, torchrun and export targets."""
-    flags = re.compile(r"(?<![\w-])(?<!automap-profile )--(?!xla_|cfg |nnodes |nproc-per-node )[a-z]")
+    """But for whole commands, as `automap profile --list`, and options of XLA, Hydra, torchrun and export targets."""
+    flags = re.compile(r"(?<![\w-])(?<!automap profile )--(?!xla_|cfg |nnodes |nproc-per-node )[a-z]")
     assert [text for text in library_texts if flags.search(text)] == []
 
 

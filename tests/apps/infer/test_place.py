@@ -1,4 +1,4 @@
-"""`automap-place` as its users see it: what it prints and writes, and what one line a mistake costs."""
+"""`automap place` as its users see it: what it prints and writes, and what one line a mistake costs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def refused(folder: Path, refuses: Callable[..., Callable[..., str]]) -> Callable[..., str]:
     """Run the command in the folder and require that it refuses, in the line that is returned."""
-    return refuses(main, "automap-place")
+    return refuses(main, "automap place")
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""automap-plan: plans of every kind from a model or a profile, the cache, and failures in one line."""
+"""automap plan: plans of every kind from a model or a profile, the cache, and failures in one line."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def test_the_operators_of_a_model_may_be_left_whole(model: str, topo: str, plann
 def test_a_mistake_costs_one_line(
     arguments: list[str], message: str, profile: str, refuses: Callable[..., Callable[..., str]]
 ) -> None:
-    assert message in refuses(main, "automap-plan")(profile, "--topo", "A", *arguments)
+    assert message in refuses(main, "automap plan")(profile, "--topo", "A", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -323,20 +323,20 @@ def test_a_mistake_costs_one_line(
 def test_a_wrong_model_or_cluster_costs_one_line(
     arguments: list[str], message: str, refuses: Callable[..., Callable[..., str]]
 ) -> None:
-    assert message in refuses(main, "automap-plan")(*arguments)
+    assert message in refuses(main, "automap plan")(*arguments)
 
 
 def test_what_fits_nowhere_is_infeasible_and_says_what_would(
     profile: str, tmp_path: Path, refuses: Callable[..., Callable[..., str]]
 ) -> None:
-    message = refuses(main, "automap-plan")(profile, "--topo", "A", "--memory", "2e6", "--no-cache", code=3)
+    message = refuses(main, "automap plan")(profile, "--topo", "A", "--memory", "2e6", "--no-cache", code=3)
     assert "no plan fits the 0.002 GB" in message
     assert "GB would fit (pipeline)" in message
 
 
 def test_the_input_is_not_overwritten(profile: str, topo: str, refuses: Callable[..., Callable[..., str]]) -> None:
-    assert "is an input" in refuses(main, "automap-plan")(profile, "--topo", topo, "--out", profile)
-    assert "is an input" in refuses(main, "automap-plan")(profile, "--topo", topo, "--out", topo)
+    assert "is an input" in refuses(main, "automap plan")(profile, "--topo", topo, "--out", profile)
+    assert "is an input" in refuses(main, "automap plan")(profile, "--topo", topo, "--out", topo)
 
 
 # --- the cache ---------------------------------------------------------------------------------------------------

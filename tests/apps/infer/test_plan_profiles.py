@@ -1,4 +1,4 @@
-"""automap-plan of a profile: strategies of it against plans of stages, and the one that is shorter."""
+"""automap plan of a profile: strategies of it against plans of stages, and the one that is shorter."""
 
 from __future__ import annotations
 
@@ -96,6 +96,23 @@ def test_the_answer_names_the_best_plan_of_stages_beside_it(planned: Any) -> Non
 
 
 @pytest.mark.parametrize(
+    ("weights", "saved", "options", "advice"),
+    [
+        (2 * GB, 0.0, ("--zero", "1"), "higher stages of ZeRO or more pp take less"),
+        (2 * GB, 0.0, ("--zero", "3"), "more pp take less"),
+        (0.0, 24 * GB, ("--micro-batch", "4"), "more recomputation or smaller micro-batches take less"),
+        (0.0, 24 * GB, ("--recompute", "full"), "more devices take less"),
+    ],
+)
+def test_what_takes_less_memory_is_what_a_profile_can_have(
+    weights: float, saved: float, options: tuple[str, ...], advice: str, planned: Any
+) -> None:
+    """It said to take more tp, which no profile has."""
+    _, out, _ = planned(a_profile(weights, saved), *options, "--global-batch", "64", "--price", memory="4 GB")
+    assert f"on each device; {advice}" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
     ("options", "reason"),
     [
         (("--state-factor", "2"), "not searched: they have Adam's state, not --state-factor 2"),
@@ -121,7 +138,7 @@ def test_options_that_ask_for_nothing_or_for_fewer_stages_leave_strategies_in(
 
 def test_the_report_ends_with_what_to_type_next_and_says_what_a_strategy_would_need(planned: Any) -> None:
     code, out, err = planned(a_profile(weights=1e6, saved=1e6), "--memory", "30 GB", "--verbose")
-    text = " ".join(out.split())
+    text = " ".join(out.replace(" \\\n", " ").split())
     again = "blocks.npz --topo cluster.yaml --no-cache --memory '30 GB' --verbose"
     assert code == 0
     assert f"next automap plan {again} --out plan.json automap run plan.json MODEL --check" in text

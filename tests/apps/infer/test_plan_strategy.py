@@ -1,4 +1,4 @@
-"""automap-plan with the fields of a strategy: its price, in words and as JSON, and failures in one line."""
+"""automap plan with the fields of a strategy: its price, in words and as JSON, and failures in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""automap-profile on other tools' profiles: converts, shows, and fails in one line."""
+"""automap profile on other tools' profiles: converts, shows, and fails in one line."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_published_profiles_survive_the_conversion(name: str, shared_data: Path,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no MODEL|FILE is given; see automap-profile --help"),
+        ([], "no MODEL|FILE is given; see automap profile --help"),
         (["net.txt", "--list"], "--list: net.txt is given, too; leave one of them out"),
         (
             ["bert", "--show"],
@@ -119,15 +119,16 @@ def test_published_profiles_survive_the_conversion(name: str, shared_data: Path,
         (["vgg19", "--show", "--dtype", "int3"], "dtype: unknown dtype 'int3'; choose from float32, bfloat16, float16"),
         (
             ["vgg19", "--show", "--batch", "0"],
-            "argument --batch: '0' is no whole number ≥ 1; see automap-profile --help",
+            "argument --batch: '0' is no whole number ≥ 1; see automap profile --help",
         ),
         (
             ["vgg19", "--show", "--batch", "2147483648"],
-            "argument --batch: '2147483648' is more than 2,147,483,647; see automap-profile --help",
+            "argument --batch: '2147483648' is more than 2,147,483,647; see automap profile --help",
         ),
         (["vgg19", "--show", "--batch", "1.5"], "argument --batch: '1.5' is no whole number ≥ 1"),
-        (["net.txt", "--nonsense"], "unrecognized arguments: --nonsense; see automap-profile --help"),
-        (["net.txt", "-o"], "argument -o/--out: expected one argument; see automap-profile --help"),
+        (["net.txt", "--measrue"], "unrecognized arguments: --measrue; did you mean --measure? or see automap profile"),
+        (["net.txt", "--nonsense"], "unrecognized arguments: --nonsense; see automap profile --help"),
+        (["net.txt", "-o"], "argument -o/--out: expected one argument; see automap profile --help"),
         (["net.txt"], "-o: nothing to do; give -o profile.npz to write it or --show to print it"),
         (["nowhere.txt", "--show"], "nowhere.txt: cannot be read (No such file or directory); check the path"),
         (["net.txt", "-o", "."], ".: is a folder; give the name of a file"),
@@ -153,7 +154,7 @@ def test_a_mistake_is_one_line_and_code_2_and_writes_nothing(
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"automap-profile: error: {message}")
+    assert err.startswith(f"automap profile: error: {message}")
     assert err.count("\n") == 1
     assert _files(graph.parent) == before
 
@@ -171,7 +172,7 @@ def test_an_interrupt_while_writing_leaves_the_old_file(
     assert main([str(graph), "-o", str(out)]) == 130
     assert out.read_bytes() == b"old"
     assert _files(graph.parent) == ["net.npz", "net.txt"]
-    assert capsys.readouterr().err == "automap-profile: interrupted\n"
+    assert capsys.readouterr().err == "automap profile: interrupted\n"
 
 
 def test_ctrl_c_from_outside_is_code_130_without_a_traceback(tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ def test_ctrl_c_from_outside_is_code_130_without_a_traceback(tmp_path: Path) -> 
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
     assert process.returncode == 130
-    assert err == "automap-profile: interrupted\n"
+    assert err == "automap profile: interrupted\n"
     assert _files(tmp_path) == ["pipe", "waits.py"]
 
 
@@ -249,8 +250,8 @@ def test_a_file_that_is_called_like_a_model_is_read_when_written_as_a_path(
 def test_planning_wants_a_profile_and_says_how_to_get_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "step.hlo").write_text("HloModule step\n")
     expected = {
-        "bert48": "bert48: is a model, not a profile; run automap-profile bert48 -o profile.npz first",
-        "my.models:make": "my.models:make: is a model, not a profile; run automap-profile my.models:make -o",
+        "bert48": "bert48: is a model, not a profile; run automap profile bert48 -o profile.npz first",
+        "my.models:make": "my.models:make: is a model, not a profile; run automap profile my.models:make -o",
         str(tmp_path / "step.hlo"): "is an HLO or StableHLO module, which has no times yet; make a profile of it",
     }
     for what, message in expected.items():

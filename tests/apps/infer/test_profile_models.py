@@ -1,4 +1,4 @@
-"""automap-profile on models: factories of both frameworks, HLO files, everything that can be wrong with them."""
+"""automap profile on models: factories of both frameworks, HLO files, everything that can be wrong with them."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_config_json_takes_the_options_of_a_model(tmp_path: Path, capsys: pyte
     meta = document["meta"]
     assert (meta["model"], meta["microbatch_size"], meta["dtype"]) == ("tiny", 2, "bfloat16")
     assert plan([str(config), "--topo", "C"]) == 2
-    assert "is a model, not a profile; run automap-profile" in capsys.readouterr().err
+    assert "is a model, not a profile; run automap profile" in capsys.readouterr().err
     assert plan([str(profile), "--topo", "C", "--stages", "2", "--refine-budget", "0"]) == 0
 
 
@@ -221,7 +221,7 @@ def test_an_unknown_custom_call_is_named_and_costs_its_bytes(folder: Path, capsy
     assert main(["their_jax:make_strange_step", "--show"]) == 0
     out, err = capsys.readouterr()
     warning = "nobody knows what these custom calls cost, so only their bytes count: my_kernel (1×)"
-    assert f"automap-profile: warning: {warning}\n" in err
+    assert f"automap profile: warning: {warning}\n" in err
     assert "my_kernel" in out
 
 
@@ -250,7 +250,7 @@ def test_a_file_that_is_no_training_step_is_refused_in_one_line(
     assert main([f"./{name}", "-o", "p.npz"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("automap-profile: error: ")
+    assert err.startswith("automap profile: error: ")
     assert message in err
     assert not Path("p.npz").exists()
 
@@ -279,7 +279,7 @@ def test_what_the_user_s_code_raises_is_shown_as_they_would_see_it(
     assert "Traceback (most recent call last):" in lines
     assert any(line.startswith(last_line_of_theirs) for line in lines)
     assert any(f'File "{folder}' in line for line in lines)
-    assert lines[-1].startswith(f"automap-profile: error: {message}")
+    assert lines[-1].startswith(f"automap profile: error: {message}")
     assert not Path("p.npz").exists()
 
 
@@ -299,7 +299,7 @@ def test_a_factory_that_cannot_be_used_costs_one_line(
     assert main([*arguments, "--show"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[-1].startswith(f"automap-profile: error: {message}")
+    assert err.splitlines()[-1].startswith(f"automap profile: error: {message}")
     assert "Traceback" not in err
 
 

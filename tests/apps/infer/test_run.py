@@ -150,5 +150,5 @@ def test_a_strategy_says_which_framework_runs_it(tmp_path: Path, capsys: pytest.
     assert main(["run", str(path), "run_models:make_model"]) == 2
     sentence = capsys.readouterr().err
     assert f"{path}: is a strategy" in sentence
-    assert "automap-export writes it for torchtitan or deepspeed or accelerate or galvatron; or plan stages" in sentence
-    assert "automap-plan with --for torch-split-spec" in sentence
+    assert "automap export writes it for torchtitan or deepspeed or accelerate or galvatron; or plan stages" in sentence
+    assert "automap plan with --for torch-split-spec" in sentence

@@ -1,4 +1,4 @@
-"""automap-search opp and adp: plans of a model's own step, and failures in one line."""
+"""automap search opp and adp: plans of a model's own step, and failures in one line."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_an_hlo_file_is_planned_like_its_model(model: str, tmp_path: Path, capsy
 
 
 WRONG = {
-    "nothing": ([], "required: COMMAND; see automap-search --help"),
+    "nothing": ([], "required: COMMAND; see automap search --help"),
     "an unknown search": (["app", "vgg19", "--topo", "A"], "invalid choice: 'app'"),
     "no cluster": (["opp", "vgg19"], "--topo"),
     "an unknown cluster": (["opp", "vgg19", "--topo", "Z"], "'Z' is neither a known cluster"),

@@ -1,4 +1,4 @@
-"""automap-search pp: plans of a profile and of a model, what is written, and failures in one line."""
+"""automap search pp: plans of a profile and of a model, what is written, and failures in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""automap-search by price: plans on one axis and two, verified by XLA on devices of this host, and bad input."""
+"""automap search by price: plans on one axis and two, verified by XLA on devices of this host, and bad input."""
 
 from __future__ import annotations
 

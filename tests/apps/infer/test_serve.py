@@ -1,4 +1,4 @@
-"""automap-serve: where it listens, for whom, and until when."""
+"""automap serve: where it listens, for whom, and until when."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--port", "65536"], "automap-serve: error: --port: is 65536; give a number up to 65535"),
+        (["--port", "65536"], "automap serve: error: --port: is 65536; give a number up to 65535"),
         (["--host", "0.0.0.0"], "without a password and in the clear; leave it out, or give --allow-remote, too"),
         (["--host", "no-such.invalid", "--allow-remote"], "host no-such.invalid: is no interface of this machine"),
-        (["--static", "."], "automap-serve: error: folder .: is there already; remove it, or name a new one"),
-        (["--models", "gpt2"], "automap-serve: error: --models: is of a page that is written; give --static, too"),
+        (["--static", "."], "automap serve: error: folder .: is there already; remove it, or name a new one"),
+        (["--models", "gpt2"], "automap serve: error: --models: is of a page that is written; give --static, too"),
         (["--port", "x"], "argument --port: 'x' is no whole number ≥ 0"),
     ],
 )

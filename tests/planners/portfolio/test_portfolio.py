@@ -58,7 +58,7 @@ def counted_report(model: str, cluster: str, options: PlanOptions) -> tuple[Plan
 
 
 def default_report(model: str, cluster: str) -> PlanReport:
-    """What `automap-infer MODEL --topo CLUSTER` reports; skips the test where nothing fits."""
+    """What `automap infer MODEL --topo CLUSTER` reports; skips the test where nothing fits."""
     report, _ = counted_report(model, cluster, PlanOptions())
     return report if report is not None else pytest.skip("no plan fits")
 
