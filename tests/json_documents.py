@@ -285,10 +285,21 @@ class OfSize(TypedDict):
     best: Priced | None
 
 
+class Idle(TypedDict):
+    """Devices of a kind in a zone that stand idle, of how many."""
+
+    device: str
+    zone: str
+    devices: int
+    among: int
+
+
 class Choice(TypedDict):
     minimize: Literal["step", "cost", "devices"]
     clusters: int
     gap: float | None
+    part_of: str
+    idle: list[Idle]
 
 
 Searched = TypedDict(

@@ -1,31 +1,30 @@
 """Which of several clusters a model is trained on: the shortest step, the least cost or the fewest devices.
 
     --gpus 32xh100,64xa100 --devices 32..128    32 H100 · 64 H100 · 128 H100 · 32 A100 · 64 A100 · 128 A100
-    --gpus 16xh100+16xa100                      both in one job · 16 H100 alone · 16 A100 alone
-    --topo gcp-a2-zones                         all three zones · one of them · each two of them
+    --gpus 16xh100+16xa100                      both in one job · some nodes of both · 16 H100 · 8 H100 · 16 A100 · …
+    --topo gcp-a2-zones                         all three zones · one of them · some nodes of two of them · …
 
-Each is searched for the same samples of a step. What is chosen meets the deadline and the most that the training may
-cost, where any does; a kind of devices or a zone more is as a step more of difficulty (planners.strategies.problem).
+Each is searched for the same samples of a step, parts of a cluster where they may be better than all of it
+(planners.strategies.parts). What is chosen meets the deadline and the most that the training may cost, where any does,
+and is the best by `Part.charged_s`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
-from automap_models.core.cluster import Cluster, NodeGroup
+from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate
-from automap_models.core.result import Result
+from automap_models.core.framework import Limits
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
-from automap_models.core.strategy import Strategy
 from automap_models.core.training_run import TrainingRun
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import SIZED, clusters_named
-from automap_models.planners.strategies.problem import StrategyProblem, charged_s
+from automap_models.planners.strategies.parts import Idle, Part, PartSearch, Searched
+from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.requests import PlanRequest, StrategyRequest
-
-Searched = Result[StrategyProblem, Strategy]
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,33 @@ class Choice:
 
     Attributes:
         minimize: what is least: step, cost or devices; the cost where that is too high, the step where it is too late.
-        clusters: among how many.
-        gap: by which share any of them can be better at most; None where that is not proven.
+        clusters: among how many that were searched.
+        gap: by which share any of them, or any part of one, can be better at most, charged as they are; None where that
+            is not proven.
+        part_of: name of the cluster that it is a part of; empty where it is all of one.
+        idle: what the others of its devices are.
     """
 
     minimize: str
     clusters: int
     gap: float | None
+    part_of: str = ""
+    idle: tuple[Idle, ...] = ()
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A cluster, or a part of one.
+
+    Attributes:
+        part: which.
+        problem: on all of the cluster.
+        result: of its search; None where its bound is all that is known.
+    """
+
+    part: Part
+    problem: StrategyProblem
+    result: Searched | None
 
 
 def offered(request: StrategyRequest) -> list[Cluster]:
@@ -54,18 +73,19 @@ def offered(request: StrategyRequest) -> list[Cluster]:
     named = [request.options.limited(cluster) for cluster in named]
     if request.devices is not None:
         sizes = [size for cluster in named for size in _sizes(cluster, *request.devices)]
-        return sizes if is_choice(request, named) else list(dict.fromkeys([*named, *sizes]))
-    return [part for cluster in named for part in (cluster, *alone(cluster))]
+        return sizes if is_choice(request) else list(dict.fromkeys([*named, *sizes]))
+    return named
 
 
-def is_choice(request: StrategyRequest, clusters: Sequence[Cluster]) -> bool:
-    """Whether one of these is to be chosen; else the first one is meant, and others are shown beside it."""
-    return request.minimize is not None or (request.devices is None and len(clusters) > 1)
+def is_choice(request: StrategyRequest) -> bool:
+    """Whether one of these, or a part of one, is to be chosen; else the first one is meant, and others are shown beside
+    it."""
+    return request.minimize is not None or request.devices is None
 
 
 def _sizes(cluster: Cluster, least: int, most: int) -> Iterator[Cluster]:
     """Clusters of the same nodes, with twice as many devices each as the one before."""
-    cluster.require_uniform("a sweep of sizes", "leave `devices` out")
+    cluster.require_uniform("a sweep of sizes", "leave `devices` out: all parts of a mixed cluster are tried")
     if least > most:
         raise BadInput(f"{least} to {most} are none", where="`devices`", do="give the smaller number first")
     while least <= most:
@@ -78,40 +98,19 @@ def _sizes(cluster: Cluster, least: int, most: int) -> Iterator[Cluster]:
         least *= 2
 
 
-def alone(cluster: Cluster) -> Iterator[Cluster]:
-    """Each kind of devices of a mixed cluster alone, where all are named, and some of two or three zones, of those that
-    are alike one: the others would stand idle."""
-    kinds, zones = (dict.fromkeys(getattr(group, key) for group in cluster.groups) for key in ("device", "zone"))
-    for kind in kinds if len(kinds) > 1 and all(kinds) else ():
-        yield from _uniform([group for group in cluster.groups if group.device == kind], cluster.gpu_hour)
-    alike = set[Cluster]()
-    for some in (some for size in range(1, len(zones)) for some in combinations(zones, size) if len(zones) <= 3):
-        groups, name = [group for group in cluster.groups if group.zone in some], f"{cluster.name} in {'+'.join(some)}"
-        links = [link for link in cluster.zone_links if {*link.zones} <= {*some}]
-        parts = [*_uniform(groups, cluster.gpu_hour)] or [Cluster.of_groups(groups, "", cluster.gpu_hour, links)]
-        yield from (replace(part, name=name) for part in parts if part not in alike)
-        alike.update(parts)
-
-
-def _uniform(groups: Sequence[NodeGroup], gpu_hour: float | None) -> Iterator[Cluster]:
-    """The cluster of groups of nodes that are of one kind, which is named, and in one zone."""
-    first, *others = (replace(group, nodes=1) for group in groups)
-    if first.device and all(other == first for other in others):
-        nodes = sum(group.nodes for group in groups)
-        sizes = {name: getattr(first, name) for name in ("devices_per_node", "intra", "inter", "memory", "device")}
-        yield Cluster(nodes, **sizes, name=f"{nodes * first.devices_per_node}x{first.device}", gpu_hour=gpu_hour)
-
-
 def run_of(request: PlanRequest, cluster: Cluster, estimate: Estimate) -> TrainingRun | None:
     """What the training that is asked for takes by a strategy; None where none is.
 
     Raises:
         BadInput: what it costs is asked for, and a device has no price.
     """
+    return _run(request, cluster, estimate.tokens_per_s)
+
+
+def _run(request: PlanRequest, cluster: Cluster, tokens_per_s: float) -> TrainingRun | None:
     if not isinstance(request, StrategyRequest) or request.goal is None:
         return None
-    goal = replace(request.goal, gpu_hour=gpu_hour(request, cluster))
-    return goal.run(estimate.tokens_per_s, estimate.strategy.devices)
+    return replace(request.goal, gpu_hour=gpu_hour(request, cluster)).run(tokens_per_s, cluster.devices)
 
 
 def gpu_hour(request: StrategyRequest, cluster: Cluster) -> float | None:
@@ -134,12 +133,17 @@ def gpu_hour(request: StrategyRequest, cluster: Cluster) -> float | None:
     return hour
 
 
-def rated(request: StrategyRequest, result: Searched, step_s: float) -> tuple[float, float]:
+def charged(
+    request: StrategyRequest, problem: StrategyProblem, part: Part, step_s: float, min_gain: float = DEFAULT_MIN_GAIN
+) -> tuple[float, float]:
     """How good a cluster is if a step takes so long on it, the least the best: 0 and what is to be small where all
     limits are met, 1 and the cost where that alone is too high, 2 and the days where it is not in time."""
-    cluster, estimate = result.problem.cluster, result.cost
-    rate = estimate.tokens_per_s_per_device * (estimate.step_s / step_s)
-    run = run_of(request, cluster, replace(estimate, tokens_per_s_per_device=rate))
+    missed, amount = _rated(request, part.cluster, problem.global_batch * problem.work.shape.sequence / step_s, step_s)
+    return missed, part.charged_s(amount, min_gain)
+
+
+def _rated(request: StrategyRequest, cluster: Cluster, tokens_per_s: float, step_s: float) -> tuple[float, float]:
+    run = _run(request, cluster, tokens_per_s)
     if run is not None and run.in_time is False:
         return 2.0, run.days
     if run is not None and run.in_budget is False:
@@ -148,27 +152,67 @@ def rated(request: StrategyRequest, result: Searched, step_s: float) -> tuple[fl
     return 0.0, {"step": step_s, "cost": cost, "devices": float(cluster.devices)}[request.minimize or "step"]
 
 
-def chosen(request: StrategyRequest, results: Sequence[Searched], min_gain: float = DEFAULT_MIN_GAIN) -> int:
-    """The best result by `rated`, and of equal ones that with the shortest step; a kind of devices or a zone more is a
-    step more of difficulty."""
+def parts_beside(
+    request: StrategyRequest,
+    search: PartSearch,
+    offers: Sequence[Offer],
+    best: Offer | None,
+    problem_on: Callable[[Cluster], StrategyProblem],
+    within: Limits | None,
+    min_gain: float = DEFAULT_MIN_GAIN,
+) -> Iterator[Offer]:
+    """Parts of a cluster that may be better than the best offer, and those that were not searched.
+
+    Args:
+        search: of the cluster.
+        offers: that of the cluster is among them, unless nothing divides it.
+        problem_on: what is searched on a part that has not all kinds of devices.
+        within: a framework that trains the best offer: what none trains is of no use.
+    """
+    problem, least = search.problem, (math.inf, math.inf)
+    kinds = {group.device for group in problem.cluster.node_groups}
+
+    def on_part(cluster: Cluster) -> StrategyProblem:
+        alike = {group.device for group in cluster.node_groups} == kinds
+        return replace(replace(problem, cluster=cluster) if alike else problem_on(cluster), within=within)
+
+    if best is not None and best.result is not None and best.result.plan is not None:
+        least = charged(request, best.problem, best.part, best.result.cost.step_s, min_gain)
+    search.run(on_part, next((offer.result for offer in offers if offer.problem is problem), None), least)
+    yield from (Offer(part, problem, result) for part, result in search.results)
+    yield from (Offer(part, problem, None) for part in search.passed)
+
+
+def chosen(request: StrategyRequest, offers: Sequence[Offer], min_gain: float = DEFAULT_MIN_GAIN) -> int:
+    """The best result by `charged`, and of equal ones that with the shortest step."""
 
     def order(number: int) -> tuple[float, ...]:
-        result = results[number]
-        if result.plan is None:
+        offer = offers[number]
+        if offer.result is None or offer.result.plan is None:
             return (3.0,)
-        kinds = {(group.device, group.zone) for group in result.problem.cluster.node_groups}
-        missed, amount = rated(request, result, result.cost.step_s)
-        return missed, charged_s(amount, len(kinds) - 1, min_gain), result.cost.step_s
+        step_s = offer.result.cost.step_s
+        return *charged(request, offer.problem, offer.part, step_s, min_gain), step_s
 
-    return min(range(len(results)), key=order)
+    return min(range(len(offers)), key=order)
 
 
-def choice_of(request: StrategyRequest, results: Sequence[Searched], best: Searched) -> Choice:
-    """What is proven of the chosen result beside all others, of which each may be as short as its bound."""
-    open_ones = [result for result in results if result.status != "infeasible"]
-    (missed, amount), gap = rated(request, best, best.cost.step_s), None
-    if all(result.plan is not None and result.bound is not None for result in open_ones):
-        bounds = [rated(request, result, result.bound.value) for result in open_ones if result.bound is not None]
-        least = min(bounds)
+def choice_of(
+    request: StrategyRequest, offers: Sequence[Offer], best: Offer, step_s: float, min_gain: float = DEFAULT_MIN_GAIN
+) -> Choice:
+    """What is proven of the chosen one, with a step of so many seconds, beside all others, as short as their bounds."""
+    (missed, amount), gap = charged(request, best.problem, best.part, step_s, min_gain), None
+    bounds = [(offer, bound_s) for offer in offers if (bound_s := _bound_s(offer)) < float("inf")]
+    if all(bound_s for _, bound_s in bounds):
+        least = min(charged(request, one.problem, one.part, bound_s, min_gain) for one, bound_s in bounds)
         gap = max(0.0, 1.0 - least[1] / amount) if least[0] == missed else None
-    return Choice((request.minimize or "step", "cost", "step")[int(missed)], len(results), gap)
+    searched, name = sum(offer.result is not None for offer in offers), best.problem.cluster.name
+    minimized = (request.minimize or "step", "cost", "step")[int(missed)]
+    return Choice(minimized, searched, gap, name if best.part.idle else "", best.part.idle)
+
+
+def _bound_s(offer: Offer) -> float:
+    """What no step on it is shorter than; infinite where nothing fits, 0 where nothing is proven."""
+    if offer.result is None or offer.result.bound is None:
+        fits = offer.result is None or offer.result.status != "infeasible"
+        return offer.part.bound_s if fits else float("inf")
+    return max(offer.part.bound_s, offer.result.bound.value)

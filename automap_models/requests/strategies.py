@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,13 +31,14 @@ from automap_models.formats.hardware_yaml import read_kinds
 from automap_models.formats.runtime_yaml import known_runtimes, read_runtime, split_layers
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners import effort
-from automap_models.planners.base import Deadline, Progress, Watch
+from automap_models.planners.base import Deadline, Watch
 from automap_models.planners.options import given
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.profile_strategy import PATIENT
 from automap_models.planners.portfolio.space import default_batch
 from automap_models.planners.strategies.compare import Alternative, Compared, Comparisons
-from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
+from automap_models.planners.strategies.parts import Part, PartSearch, Searched
+from automap_models.planners.strategies.planner import is_trained
 from automap_models.planners.strategies.problem import (
     StrategiesConfig,
     StrategyProblem,
@@ -48,7 +50,17 @@ from automap_models.planners.strategies.remedies import what_would_fit, with_hos
 from automap_models.plots.figures import drawn
 from automap_models.plots.html import strategy_html
 from automap_models.requests import StrategyRequest, device_on
-from automap_models.requests.offers import Choice, alone, choice_of, chosen, gpu_hour, is_choice, offered
+from automap_models.requests.offers import (
+    Choice,
+    Offer,
+    charged,
+    choice_of,
+    chosen,
+    gpu_hour,
+    is_choice,
+    offered,
+    parts_beside,
+)
 from automap_models.requests.profile import profiled_model
 from automap_models.simulate.strategy import StrategyPricing, require_device
 from automap_models.workloads.sizes import Transformer
@@ -117,7 +129,7 @@ def solve(request: StrategyRequest, watch: Watch) -> StrategyResult | Estimate:
     if isinstance(problems[0].work, ProfileWork):
         config = replace(config, patience=PATIENT.patience)
     min_gain = given(request.options, "min_gain")
-    choosing = request if is_choice(request, clusters) else None
+    choosing = request if is_choice(request) else None
     return replace(searched(problems, config, watch, choosing=choosing, **min_gain), model_s=read - begun)
 
 
@@ -125,11 +137,15 @@ def _problems(request: StrategyRequest, clusters: Sequence[Cluster], watch: Watc
     """What is searched on each cluster, for the samples that are usual on the largest one."""
     largest = max(clusters, key=lambda cluster: cluster.devices)
     batch = strategy_problem(replace(request, topo=largest), watch).global_batch
-    options = replace(request.options, global_batch=batch, memory_bytes=None)  # the clusters are limited
     for cluster in clusters:
         if request.goal is not None:
             gpu_hour(request, cluster)  # what has no price is refused before it is searched
-        yield strategy_problem(replace(request, topo=cluster, options=options), watch)
+        yield _problem_on(cluster, request, batch, watch)
+
+
+def _problem_on(cluster: Cluster, request: StrategyRequest, batch: int, watch: Watch) -> StrategyProblem:
+    options = replace(request.options, global_batch=batch, memory_bytes=None)  # the clusters are limited
+    return strategy_problem(replace(request, topo=cluster, options=options), watch)
 
 
 def strategy_problem(request: StrategyRequest, watch: Watch) -> StrategyProblem:
@@ -182,38 +198,66 @@ def searched(
     begun, deadline, half_s = time.perf_counter(), Deadline(usual.budget_s, effort.counted_s), 0.5 * usual.budget_s
     config = replace(usual, budget_s=half_s / len(problems))
     begun_s = effort.counted_s()
-    sizes = list(_searched_each(problems, config, watch))
-    bounded, compared = list(sizes), dict[int, Compared]()
-    # What frameworks train of the best one may be longer than what was found on another cluster: then that is compared.
-    while (number := 0 if choosing is None else chosen(choosing, sizes, min_gain)) not in compared:
-        result = with_hosts(sizes[number], config, watch, deadline.part(0.5 * deadline.remaining_s))
-        searched_s = effort.counted_s() - begun_s
-        if result.plan is None:
-            assert result.reason is not None
-            raise what_would_fit(result.problem, result.reason, watch, deadline)
-        comparing_s = min(max(3.0, 2.0 * searched_s / len(problems)), deadline.remaining_s)
-        compared[number] = Comparisons(result, config, watch, comparing_s, training_limits(), min_gain).answer()
-        sizes[number] = compared[number].result
-    best = compared[number]
-    choice = None if choosing is None or len(sizes) == 1 else choice_of(choosing, bounded, best.result)
-    everything: dict[str, Any] = {**vars(best.result), "taken_s": time.perf_counter() - begun}
+    searches = [_part_search(problem, config, watch, choosing, min_gain) for problem in problems]
+    competing = None if choosing is None or choosing.devices is not None else choosing
+    results = [(search.problem, search.full(may_fail=competing is not None)) for search in searches]
+    offers = [Offer(Part(problem.cluster), problem, result) for problem, result in results if result is not None]
+    bounded, compared = list(offers), dict[int, Compared]()
+
+    def best() -> int:
+        """The number of the best offer, as it is within frameworks: these may train longer ones than were found."""
+        while (number := 0 if choosing is None else chosen(choosing, offers, min_gain)) not in compared:
+            result = with_hosts(_result(offers[number]), config, watch, deadline.part(0.5 * deadline.remaining_s))
+            searched_s = effort.counted_s() - begun_s
+            if result.plan is None:
+                return number
+            comparing_s = min(max(3.0, 2.0 * searched_s / len(problems)), deadline.remaining_s)
+            compared[number] = Comparisons(result, config, watch, comparing_s, training_limits(), min_gain).answer()
+            offers[number] = replace(offers[number], result=compared[number].result)
+        return number
+
+    number = best() if offers else None
+    for search in searches if competing is not None else ():
+        assert competing is not None
+        least, within = None if number is None else offers[number], search.problem.within
+        if least is not None and within is None and not isinstance(search.problem.work, ProfileWork):
+            within = next((training_limits()[name] for name in frameworks_of(_result(least))), None)
+        problem_on = partial(_problem_on, request=competing, batch=search.problem.global_batch, watch=watch)
+        parts = list(parts_beside(competing, search, offers, least, problem_on, within, min_gain))
+        bounded += parts
+        offers += (fitting := [offer for offer in parts if offer.result is not None and offer.result.plan is not None])
+        number = best() if fitting or number is None else number
+    assert number is not None
+    if number not in compared:
+        result = _result(offers[number])
+        assert result.reason is not None
+        raise what_would_fit(result.problem, result.reason, watch, deadline)
+    result, choice = compared[number].result, None
+    if choosing is not None and len(bounded) > 1:
+        choice = choice_of(choosing, bounded, offers[number], result.cost.step_s, min_gain)
+    everything: dict[str, Any] = {**vars(result), "taken_s": time.perf_counter() - begun}
+    sizes = [_result(offer) for offer in offers if not offer.part.idle or offer is offers[number]]
     if choosing is None:
-        sizes.sort(key=lambda result: result.problem.cluster.devices)
-    return StrategyResult(**everything, compared=best, sizes=sizes if len(sizes) > 1 else (), choice=choice)
+        sizes.sort(key=lambda one: one.problem.cluster.devices)
+    return StrategyResult(**everything, compared=compared[number], sizes=sizes if len(sizes) > 1 else (), choice=choice)
 
 
-def _searched_each(
-    problems: Sequence[StrategyProblem], config: StrategiesConfig, watch: Watch
-) -> Iterator[Result[StrategyProblem, Strategy]]:
-    """The best strategy of each problem; parts of mixed clusters that fixed fields do not divide are left out."""
-    parts = {part for problem in problems for part in alone(problem.cluster)}
-    for problem in problems:
-        watch(Progress(f"searching strategies on {problem.cluster.name}"))
-        try:
-            yield StrategiesPlanner(config).solve(problem, watch=watch)
-        except BadInput:
-            if problem.cluster not in parts:
-                raise
+def _result(offer: Offer) -> Searched:
+    assert offer.result is not None
+    return offer.result
+
+
+def _part_search(
+    problem: StrategyProblem,
+    config: StrategiesConfig,
+    watch: Watch,
+    choosing: StrategyRequest | None,
+    min_gain: float,
+) -> PartSearch:
+    """The search of a problem's cluster, and of its parts where one is to be chosen."""
+    if choosing is None:
+        return PartSearch(problem, config, watch=watch)
+    return PartSearch(problem, config, partial(charged, choosing, problem, min_gain=min_gain), watch)
 
 
 def frameworks_of(result: Result[StrategyProblem, Strategy]) -> list[str]:

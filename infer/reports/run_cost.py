@@ -7,10 +7,10 @@ from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate
-from automap_models.core.units import percent, seconds, token_count
+from automap_models.core.units import percent, token_count
 from automap_models.errors import Infeasible
 from automap_models.requests import PlanRequest, StrategyRequest
-from automap_models.requests.offers import Choice, alone, run_of
+from automap_models.requests.offers import Choice, run_of
 
 from .text import Column, Table
 
@@ -65,19 +65,18 @@ def _cheapest(request: PlanRequest, chosen: Cluster, sizes: Sizes) -> str:
     return f"{'met' if chosen in in_time else 'missed'} with {called[chosen]}; {meets}"
 
 
-def choice_facts(choice: Choice | None, cluster: Cluster, sizes: Sizes) -> Iterator[tuple[str, str]]:
-    """Why it is this cluster, and which devices would stand idle where it is a part of one that was asked for."""
+def choice_facts(choice: Choice | None, cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """Why it is this cluster."""
     if choice is None:
         return
     what = {"step": "the shortest step", "cost": "the least cost", "devices": "the fewest devices"}[choice.minimize]
     better = {"step": "shorter", "cost": "cheaper", "devices": "smaller"}[choice.minimize]
-    proof = "" if choice.gap is None else f"; none can be more than {percent(choice.gap)} {better}"
-    yield "cluster", f"{cluster.name}, of {choice.clusters} the one with {what}{proof}"
-    for other, estimate in sizes:
-        if cluster in set(alone(other)):
-            kinds = {group.device: None for group in other.groups if group.device != cluster.kind}
-            idle = ", ".join(kinds) or "the other zones"
-            yield "idle", f"{idle}: with all of {other.name} in one job a step takes {seconds(estimate.step_s)}"
+    proof = "" if choice.gap is None else f" can be more than {percent(choice.gap)} {better}"
+    if choice.clusters > 1:
+        what = f"{cluster.name}, of {choice.clusters} the one with {what}"
+        yield "cluster", f"{what}; none{proof}" if proof else what
+    elif proof:
+        yield "cluster", f"all of {cluster.name}; no part of it{proof}"
 
 
 def exit_code(request: PlanRequest, sizes: Sizes) -> int:

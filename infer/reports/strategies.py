@@ -46,7 +46,7 @@ def report(request: PlanRequest, answer: StrategyResult | Estimate) -> Report:
     cluster = answer.problem.cluster
     sizes = [(one.problem.cluster, one.cost) for one in answer.sizes if one.plan is not None]
     further = list(run_facts(request, cluster, answer.cost, sizes))
-    further += choice_facts(answer.choice, cluster, sizes)
+    further += [*choice_facts(answer.choice, cluster), *_idle(answer)]
     title = title_of(request, answer.cost, cluster)
     return Report(
         partial(print_searched, answer, title, further, runs_table(request, sizes)),
@@ -165,6 +165,27 @@ def shorter(best: Estimate, alternatives: Iterable[Alternative]) -> Iterator[tup
             requirements += f" (--layers {','.join(map(str, layers))})"
         share = percent(1 - estimate.step_s / best.step_s)
         yield "shorter", f"by {share}, {seconds(estimate.step_s)}: {strategy_in_words(estimate)}; needs {requirements}"
+
+
+def _idle(answer: StrategyResult) -> Iterator[tuple[str, str]]:
+    """Which devices stand idle, and what all of the cluster would take."""
+    if answer.choice is None or not answer.choice.idle:
+        return
+    parts = [
+        f"{nodes.devices} of {nodes.among} {nodes.device or 'devices'}{f' in {nodes.zone}' if nodes.zone else ''}"
+        for nodes in answer.choice.idle
+    ]
+    name, best = answer.choice.part_of, answer.cost
+    results = [one for one in answer.sizes if one.problem.cluster.name == name]
+    full = results[0].cost if results else None
+    what = f"no strategy {'was found that fits' if results else 'divides'} all of {name}"
+    if full is not None:
+        used = [
+            f"{degree} {size}" for degree in ("tp", "cp", "pp", "dp") if (size := getattr(full.strategy, degree)) > 1
+        ]
+        longer = f"{seconds(full.step_s)} ({', '.join(used)}), {percent(full.step_s / best.step_s - 1)} longer"
+        what = f"with all of {name} in one job a step takes {longer}: {why_not(Alternative(name, full), best)}"
+    yield "idle", f"{', '.join(parts)}: {what}"
 
 
 def _order(result: StrategyResult) -> Iterator[tuple[str, str]]:

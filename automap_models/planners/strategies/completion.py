@@ -54,6 +54,7 @@ class Incumbent:
     Attributes:
         gap: share of the step by which another strategy may be shorter at most when the search ends.
         patience: strategies after which a search may give up.
+        below_s: what steps have to be shorter than.
         best: None before any was found.
         trials: strategies that were taken or were not better.
         best_after: how many it had been when the best one came.
@@ -62,6 +63,7 @@ class Incumbent:
 
     gap: float
     patience: int
+    below_s: float = float("inf")
     best: Completion | None = None
     trials: int = 0
     best_after: int = 0
@@ -70,9 +72,12 @@ class Incumbent:
     @property
     def limit_s(self) -> float:
         """What is bounded by as much need not be looked at."""
-        if self.best is None:
-            return float("inf")
-        return self.best.step_s * (1 - self.gap if self.gap else 1 - TIE)
+        return self.least_s * (1 - self.gap if self.gap else 1 - TIE)
+
+    @property
+    def least_s(self) -> float:
+        """What has to be undercut."""
+        return self.below_s if self.best is None else min(self.best.step_s, self.below_s)
 
     def take(self, completion: Completion | None) -> None:
         """Keep it where it is shorter."""

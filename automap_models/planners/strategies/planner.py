@@ -54,11 +54,13 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
             return Result(problem, None, None, "infeasible", facts=dict(vars(SearchCounts())), reason=reason)
         watch(Progress("dividing the model and the cluster"))
         search, open_s, counts = self._searched(problem, deadline, watch)
-        best, problem = search.best, search.problem
+        best, problem = search.best, replace(search.problem, below_s=float("inf"))
         taken_s, facts = time.perf_counter() - begun_s, dict(vars(counts))
         if best is None:
             status: Status = "infeasible" if open_s == float("inf") else "stopped"
-            return Result(problem, None, None, status, facts=facts, taken_s=taken_s, reason=_reason(problem, status))
+            none_less = Bound(open_s, "relaxation") if 0 < open_s < float("inf") else None
+            reason = _reason(problem, status)
+            return Result(problem, None, None, status, none_less, facts=facts, taken_s=taken_s, reason=reason)
         best = search.simplest(best)
         estimate: Estimate = search.pricing.estimate(best.strategy)
         bound_s = min(open_s, best.step_s)

@@ -68,9 +68,9 @@ def steps_of(strategy: Strategy) -> frozenset[str]:
     return frozenset(name for name, does in taken.items() if does)
 
 
-def charged_s(step_s: float, steps: int, min_gain: float = DEFAULT_MIN_GAIN) -> float:
+def charged_s(step_s: float, steps: float, min_gain: float = DEFAULT_MIN_GAIN) -> float:
     """By what strategies compare: seconds of a step, as much longer as they have to be shorter."""
-    return step_s / (1.0 - min_gain) ** steps
+    return float(step_s / (1.0 - min_gain) ** steps)
 
 
 def usual_dispatcher(
@@ -151,6 +151,7 @@ class StrategyProblem:
         without: what its strategies do without, of STEPS.
         start: strategies that the search begins with: one that may be of another problem, beside which it begins, and
             others of this one.
+        below_s: longer steps are of no interest: the search ends when it is proven that none is shorter.
         runtime: how the framework runs strategies.
         kinds: devices by the names that the groups of a mixed cluster have for them.
         hosted: whether blocks may save in the memory of hosts where nobody says what they recompute.
@@ -172,6 +173,7 @@ class StrategyProblem:
     most_ranks: int | None = None
     without: frozenset[str] = frozenset()
     start: Sequence[Strategy] = ()
+    below_s: float = float("inf")
     runtime: Runtime = DEFAULT_RUNTIME
     kinds: Mapping[str, Device] = field(default_factory=dict)
     hosted: bool = False

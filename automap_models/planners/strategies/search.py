@@ -115,7 +115,8 @@ class Search:
         self.begun_s = effort.counted_s()
         self.bounds_s: list[tuple[float, float]] = []  # counted seconds of the search, least bound
         self.entered: set[RankCosts] = set()
-        self.incumbent = Incumbent(self.config.gap, self.config.patience) if self.former is None else self.former
+        initial = Incumbent(self.config.gap, self.config.patience, self.problem.below_s)
+        self.incumbent = initial if self.former is None else self.former
         self.costs = partial(self.grid.costs, shared)
 
     @property
@@ -130,7 +131,7 @@ class Search:
 
     def near(self, step_s: float) -> bool:
         """Whether so long a strategy may become the best one by other cuts."""
-        return self.best is None or step_s < self.config.far * self.best.step_s
+        return step_s < self.config.far * self.incumbent.least_s
 
     def run(self) -> None:
         """Until no bound is less than the limit; then the best strategy's cuts are moved."""
@@ -369,6 +370,8 @@ class Search:
 
         A strategy of another problem has its neighbours in this one all the same, and may be none of it itself.
         """
+        if start is None and self.best is not None and not self.near(self.best.step_s):
+            return
         best, visited = self.best if start is None else None, set[Subspace]()
         strategy = start if best is None else best.strategy
         while strategy is not None and not self.deadline.passed:
@@ -399,6 +402,8 @@ class Search:
         go on to neighbours of what that comes to."""
         former_s = float("inf")
         while self.best is not None and self.best.step_s < former_s and not self.deadline.passed:
+            if not self.near(self.best.step_s):
+                return
             former_s = self.best.step_s
             self.descend()
             if self.best.strategy.stages > 1:

@@ -1,0 +1,448 @@
+"""Parts of a cluster that train alone while its other nodes stand idle: which there are, and which are searched.
+
+    place    nodes of one kind in one zone                     near  ████  near  ████  far  ████
+    side     all nodes of some places                          near  ████  near  ████
+    part     a side, or fewer of the nodes of its places       near  ████  near  ██··
+
+Of places whose nodes and whose links to all others are alike the first ones have as many nodes as the next ones or
+more: so each part counts once. Of D devices, each as fast as σ of the first kind at most, no step is shorter than
+
+    T ≥ u / (D · σ) · min over degrees of c · max(1, S · ⌈L/S⌉ · b / u)
+
+    u    device seconds of a step, by one node with the fastest links and the largest micro-batch: nothing else takes
+         less a sample
+    c    how many times as long a sample takes with this tp, or with so small a micro-batch
+    b    device seconds of one of L blocks, where they and all devices are alike: a rank of S has ⌈L/S⌉ or more
+
+Parts are searched in the order of what a step is expected to take: the least of that with the bubble of 1F1B, as much
+longer as the step of its side is than that.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count, product
+from math import ceil, inf, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from automap_models.core.cluster import Cluster, NodeGroup
+from automap_models.core.device import Device
+from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.result import Result
+from automap_models.core.schedules import DEFAULT_MIN_GAIN
+from automap_models.core.strategy import Strategy
+from automap_models.errors import BadInput
+from automap_models.formats.hardware_yaml import SIZED
+from automap_models.planners.base import SILENT, Progress, Watch
+from automap_models.planners.strategies.grid import Grid, divisors
+from automap_models.planners.strategies.planner import StrategiesPlanner, any_subspace, require_searchable
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem, charged_s
+from automap_models.planners.strategies.subspace_costs import RankCosts
+from automap_models.simulate.strategy import StrategyPricing
+
+Counts = tuple[int, ...]
+"""Nodes of each place."""
+Searched = Result[StrategyProblem, Strategy]
+LISTED, SIDES, MOST = 400, 16, 6
+"""Parts of a side that are bounded, those that compute fastest; sides that are searched, and other parts."""
+NEAR = 0.95
+"""Share of what a part is expected to take that has to be better than the best, or it is not searched."""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Devices of a kind in a zone that stand idle, of how many; the names are empty where nobody says."""
+
+    device: str
+    zone: str
+    devices: int
+    among: int
+
+
+class Part(NamedTuple):
+    """Some nodes of a cluster, or all.
+
+    Attributes:
+        cluster: of these nodes.
+        idle: all others.
+        trimmed: whether some of these are in the places of nodes in use.
+        bound_s: no step is shorter; infinite where nothing divides it.
+        about_s: what a step takes if nothing but compute, samples and layers count.
+    """
+
+    cluster: Cluster
+    idle: tuple[Idle, ...] = ()
+    trimmed: bool = False
+    bound_s: float = 0.0
+    about_s: float = 0.0
+
+    def charged_s(self, step_s: float, min_gain: float = DEFAULT_MIN_GAIN) -> float:
+        """What a step, or another amount, is compared by: a kind of devices or a zone more is a step of difficulty, and
+        half of one are idle nodes beside others of their place."""
+        kinds = {(group.device, group.zone) for group in self.cluster.node_groups}
+        return charged_s(step_s, len(kinds) - 1 + 0.5 * self.trimmed, min_gain)
+
+
+class Parts:
+    """The parts of a problem's cluster.
+
+    Attributes:
+        places: of the cluster; those alike one after the other, the largest first.
+        rows: of each place, the first one that is like it.
+    """
+
+    def __init__(self, problem: StrategyProblem) -> None:
+        self.problem, self.full, counts = problem, problem.cluster, dict[NodeGroup, int]()
+        self.devices = dict(zip(map(_node, self.full.node_groups), problem.costs.pricing.devices, strict=True))
+        for group in self.full.node_groups:
+            counts[_node(group)] = counts.get(_node(group), 0) + group.nodes
+        places, rows = list(counts), dict[NodeGroup, NodeGroup]()
+        for place in places:
+            rows[place] = next((row for row in rows.values() if _alike(self.full, places, row, place)), place)
+        ordered = sorted(places, key=lambda place: (places.index(rows[place]), -counts[place], places.index(place)))
+        self.places = [replace(place, nodes=counts[place]) for place in ordered]
+        self.rows = [rows[place] for place in ordered]
+        self._of_devices: dict[tuple[int, bool], tuple[float, float]] = {}
+        self._of_tensor: dict[int, FloatArray] = {}
+
+    # ---- which there are
+
+    def sides(self) -> Iterator[Counts]:
+        """All nodes of some places, but not of all."""
+        rows, alone = [self.rows.count(row) for row in dict.fromkeys(self.rows)], set[NodeGroup]()
+        for used in product(*(range(size, -1, -1) for size in rows)):
+            taken = [member < number for number, size in zip(used, rows, strict=True) for member in range(size)]
+            only = {replace(self.places[taken.index(True)], zone="")} if sum(taken) == 1 else set[NodeGroup]()
+            if 0 < sum(taken) < len(taken) and not only & alone:
+                yield tuple(place.nodes * take for place, take in zip(self.places, taken, strict=True))
+            alone |= only
+
+    def fewer(self, side: Counts) -> Iterator[Counts]:
+        """The other parts with nodes of a side's places, those that compute fastest first."""
+        queue, numbers = [(0.0, 0, side, len(side) - 1)], count(1)
+        while queue:
+            *_, counts, last = heapq.heappop(queue)
+            if counts != side:
+                yield counts
+            for place in range(last + 1):  # each one once: the later places have theirs before
+                less = (*counts[:place], counts[place] - 1, *counts[place + 1 :])
+                if less[place] > 0 and self._first(less):
+                    heapq.heappush(queue, (self.computing_s(less), next(numbers), less, place))
+
+    def _first(self, counts: Counts) -> bool:
+        """Whether it is the one of the parts alike that is counted."""
+        return all(counts[i] >= counts[i + 1] for i in range(len(counts) - 1) if self.rows[i] == self.rows[i + 1])
+
+    def part(self, counts: Counts) -> Part:
+        """With its cluster and its bound."""
+        counts = self._filling(counts)
+        rest = [place.nodes - nodes for place, nodes in zip(self.places, counts, strict=True)]
+        idle = [
+            Idle(
+                place.device or self.full.device,
+                place.zone,
+                nodes * place.devices_per_node,
+                place.nodes * place.devices_per_node,
+            )
+            for place, nodes in zip(self.places, rest, strict=True)
+            if nodes
+        ]
+        trimmed = any(nodes and more for nodes, more in zip(counts, rest, strict=True))
+        cluster = self.cluster(counts)
+        return Part(cluster, tuple(idle), trimmed, *self._times(counts, cluster))
+
+    def _filling(self, counts: Counts) -> Counts:
+        """The same part in places that its nodes fill, where there are such among those alike."""
+        placed = list(counts)
+        for row in dict.fromkeys(self.rows):
+            members = [i for i, other in enumerate(self.rows) if other == row]
+            sizes = Counter(counts[i] for i in members if counts[i])
+            if sizes <= Counter(self.places[i].nodes for i in members):
+                for i in members:
+                    placed[i] = nodes if sizes[nodes := self.places[i].nodes] else 0
+                    sizes[nodes] -= bool(placed[i])
+        return tuple(placed)
+
+    def cluster(self, counts: Counts) -> Cluster:
+        """Of these nodes."""
+        full = self.full
+        used = [replace(place, nodes=nodes) for place, nodes in zip(self.places, counts, strict=True) if nodes]
+        first, zones = used[0], [place.zone for place in used]
+        if not full.groups:
+            part = replace(full, nodes=first.nodes)
+        elif len(used) == 1 and first.device and first.speed is None and not first.zone:
+            sizes = {name: getattr(first, name) for name in ("devices_per_node", "intra", "inter", "memory", "device")}
+            part = Cluster(first.nodes, **sizes, gpu_hour=full.gpu_hour)
+        else:
+            links = [link for link in full.zone_links if {*link.zones} <= {*zones}]
+            part = Cluster.of_groups(used, "", full.gpu_hour, links)
+        return replace(part, name=self._name(used, part.shape))
+
+    def _name(self, used: Sequence[NodeGroup], shape: str) -> str:
+        name, zones = self.full.name, dict.fromkeys(place.zone for place in used)
+        sized = [SIZED.fullmatch(part) for part in name.split("+")]
+        if all(sized):
+            nodes = any(match[1] for match in sized if match)
+            sizes = [f"{p.nodes}x{p.devices_per_node}" if nodes else f"{p.nodes * p.devices_per_node}" for p in used]
+            return "+".join(f"{size}x{place.device}" for size, place in zip(sizes, used, strict=True))
+        among = [place for place in self.places if place.zone in zones]
+        named = f"{name} in {'+'.join(zones)}" if any(zones) else name
+        return named if sum(p.nodes for p in used) == sum(p.nodes for p in among) else f"{named}: {shape}"
+
+    # ---- how short a step on them can be
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Micro-batches that a sample's time is looked at with, the last one the largest."""
+        batch, given = self.problem.global_batch, self.problem.fixed.get("micro_batch")
+        return (given,) if given else (*(size for size in (1, 2, 4, 8, 16, 32) if size < batch), batch)
+
+    @cached_property
+    def layers_s(self) -> list[FloatArray]:
+        """[k] of each place: device seconds of a sample in each layer, at least."""
+        tp = self.problem.fixed.get("tp", 1)
+        return [self._layers_s(self.devices[_node(place)], tp)[-1] for place in self.places]
+
+    def _layers_s(self, device: Device, tp: int) -> FloatArray:
+        """[sizes, k] device seconds of a sample in each layer, at least, however else they are divided."""
+        problem, fixed, cp = self.problem, self.problem.fixed, self.problem.fixed.get("cp", 1)
+        experts = (fixed["ep"],) if "ep" in fixed else divisors(problem.work.shape.experts or 1)
+        shared = (fixed["sequence_parallel"],) if "sequence_parallel" in fixed else (False, True)[: 1 + (tp > 1)]
+        named: dict[str, Any] = {name: getattr(problem, name) for name in ("precision", "dispatcher")}
+        fastest, of_divided = max(max(place.intra, place.inter) for place in self.places), []
+        for ep, sequence_parallel in product(experts, shared):
+            node = Cluster(1, tp * cp * ep, fastest, fastest, self.full.memory)
+            degrees: dict[str, Any] = {
+                "etp": fixed.get("etp"),
+                "tp": tp,
+                "cp": cp,
+                "ep": ep,
+                "dp": ep,
+                "sequence_parallel": sequence_parallel,
+            }
+            pricing = StrategyPricing(problem.work, node, device, problem.runtime)
+            pricing.layers[0].expect(self.sizes)
+            for size in self.sizes:
+                strategy = Strategy(micro_batch=size, global_batch=size * ep, **degrees, **named)
+                seconds = RankCosts(pricing, strategy).seconds[0][:, [*problem.recompute, 0]]
+                of_divided.append(seconds.min(axis=1) * (tp * cp / size))
+        return np.asarray(np.reshape(of_divided, (-1, len(self.sizes), len(problem.work.layers))).min(axis=0))
+
+    @cached_property
+    def device_s(self) -> float:
+        """Device seconds of a step of the first place's kind, at least."""
+        return self.problem.global_batch * float(self.layers_s[0][list(self.problem.work.order)].sum())
+
+    @cached_property
+    def speeds(self) -> list[float]:
+        """Of a device of each place, over one of the first: of all layers the most."""
+        used = sorted(set(self.problem.work.order))
+        return [float((self.layers_s[0] / layer_s)[used].max()) for layer_s in self.layers_s]
+
+    def _slower(self, tp: int) -> FloatArray:
+        """[sizes] how many times as long a sample takes as at least, on the first kind."""
+        if tp not in self._of_tensor:
+            seconds = self._layers_s(self.devices[_node(self.places[0])], tp)[:, list(self.problem.work.order)]
+            self._of_tensor[tp] = seconds.sum(axis=1) * (self.problem.global_batch / self.device_s)
+        return self._of_tensor[tp]
+
+    def computing_s(self, counts: Counts) -> float:
+        """Seconds in which all devices of a part together compute a step, at least."""
+        speeds = zip(self.places, counts, self.speeds, strict=True)
+        return self.device_s / sum(place.devices_per_node * nodes * speed for place, nodes, speed in speeds)
+
+    def _times(self, counts: Counts, cluster: Cluster) -> tuple[float, float]:
+        """Seconds of a step: at least, and about."""
+        alike = len({speed for nodes, speed in zip(counts, self.speeds, strict=True) if nodes}) == 1
+        key = cluster.devices, alike and len(set(self.problem.work.order[1:-1])) == 1
+        if key not in self._of_devices:
+            self._of_devices[key] = self._shares(cluster, key[1])
+        least, about = self._of_devices[key]
+        computing_s = self.computing_s(counts)
+        return least * computing_s, about * computing_s
+
+    def _shares(self, cluster: Cluster, alike: bool) -> tuple[float, float]:
+        """How many times as long a step takes as if the devices shared the work evenly: at least, and about."""
+        problem, order = self.problem, self.problem.work.order
+        blocks, batch = len(order) - 2, problem.global_batch
+        of_block = float(self.layers_s[0][order[1]] / self.layers_s[0][list(order)].sum()) if alike else 0.0
+        least = about = inf
+        for degrees in Grid(replace(problem, cluster=cluster)).degree_sets():
+            share = max(1.0, degrees.pp * ceil(blocks / degrees.pp) * of_block)
+            waiting = (degrees.pp - 1) * degrees.dp * degrees.micro_batch / batch
+            larger = bisect_left(self.sizes, degrees.micro_batch)
+            slower = float(self._slower(degrees.tp)[larger])
+            least, about = min(least, share * slower), min(about, share * slower * (1.0 + waiting))
+        return least, about
+
+
+def _node(group: NodeGroup) -> NodeGroup:
+    return replace(group, nodes=1)
+
+
+def _alike(cluster: Cluster, places: Sequence[NodeGroup], one: NodeGroup, other: NodeGroup) -> bool:
+    """Whether the nodes of two places are alike, alone in their zones, and all others reach them over equal links."""
+    zones = [place.zone for place in places]
+    if replace(one, zone="") != replace(other, zone="") or zones.count(one.zone) + zones.count(other.zone) > 2:
+        return False
+    links = {frozenset(link.zones): (link.inter, link.latency_s) for link in cluster.zone_links}
+    others = {*zones} - {one.zone, other.zone}
+    return all(links[frozenset((one.zone, zone))] == links[frozenset((other.zone, zone))] for zone in others)
+
+
+class PartSearch:
+    """The search of a cluster, and then of its parts that may be better.
+
+    The cluster shares the budget with its sides evenly; other parts have an eighth each.
+
+    Args:
+        problem: on all of the cluster.
+        config: of all searches together; parts are searched to the end where its gap is 0.
+        charge: what a step of so many seconds on a part is compared by, the least the best.
+
+    Attributes:
+        results: of the parts that were searched.
+        passed: parts that were not, though their bounds do not rule them out.
+    """
+
+    def __init__(
+        self,
+        problem: StrategyProblem,
+        config: StrategiesConfig,
+        charge: Callable[[Part, float], tuple[float, float]] = lambda part, step_s: (0.0, part.charged_s(step_s)),
+        watch: Watch = SILENT,
+    ) -> None:
+        self.parts, self.problem, self.config, self.charge, self.watch = Parts(problem), problem, config, charge, watch
+        self.results, self.passed = list[tuple[Part, Searched]](), list[Part]()
+        self.best: tuple[float, float] = (inf, inf)
+        self.best_result: Searched | None = None
+        self.queue: list[tuple[float, int, Part, Counts | None]] = []
+        self.trimmed, self.numbers = 0, count()
+        self.sides = list(self.parts.sides())
+
+    @property
+    def thorough(self) -> bool:
+        """Whether all parts are searched that are not ruled out."""
+        return self.config.gap == 0.0
+
+    def full(self, *, may_fail: bool = True) -> Searched | None:
+        """The result on all of the cluster; None where nothing divides that, and a part may be divided.
+
+        Raises:
+            BadInput: a fixed field contradicts another one, the model or the cluster.
+        """
+        if may_fail and not any_subspace(replace(self.problem, fixed={}, within=None)):
+            return None
+        return self._searched(Part(self.problem.cluster), self.problem, 1 + min(len(self.sides), SIDES))
+
+    def run(
+        self,
+        on_part: Callable[[Cluster], StrategyProblem],
+        full: Searched | None,
+        best: tuple[float, float] = (inf, inf),
+    ) -> None:
+        """Until no part is left that is not ruled out and expected to be better than the best.
+
+        Args:
+            on_part: the problem on a part; it may be within limits that all of the cluster's is not.
+            full: the result on all of the cluster, or what came of it.
+            best: what it is to be better than, too.
+
+        Raises:
+            BadInput: nothing divides the cluster or any part of it.
+        """
+        everything = tuple(place.nodes for place in self.parts.places)
+        self.results, self.best, self.on_part = [], best, on_part
+        self.best_result = full if full is not None and full.plan else None
+        if self.best_result is not None:
+            self.best = min(best, self.charge(Part(self.problem.cluster), self.best_result.cost.step_s))
+        for number, side in enumerate(sorted(self.sides, key=self.parts.computing_s)):
+            part = self.parts.part(side)
+            if number < SIDES or self.thorough:
+                self._push(part.bound_s, part, side)
+            elif part.bound_s < inf:
+                self.passed.append(part)
+        self._trim(everything, full)
+        while self.queue:
+            self._next(*heapq.heappop(self.queue))
+        if full is None and not self.results:
+            require_searchable(self.problem)
+        part, result = min(self.results, key=self._order, default=(None, None))
+        if part is not None and result is not None and self._order((part, result)) == self.best:
+            again = self._searched(part, replace(self.on_part(part.cluster), within=self.problem.within), 2)
+            worse = result if again.plan is not None and again.cost.step_s <= result.cost.step_s else again
+            self.results = [entry for entry in self.results if entry[1] is not worse]
+
+    def _order(self, entry: tuple[Part, Searched]) -> tuple[float, float]:
+        return (inf, inf) if entry[1].plan is None else self.charge(entry[0], entry[1].cost.step_s)
+
+    def _next(self, expected_s: float, _number: int, part: Part, side: Counts | None) -> None:
+        if self.charge(part, part.bound_s) >= self.best:
+            return
+        hopeless = side is None and (self.trimmed >= MOST or self.charge(part, NEAR * expected_s) >= self.best)
+        if hopeless and not self.thorough:
+            self.passed.append(part)
+            return
+        with suppress(BadInput):  # nothing divides it as schedules and fixed fields ask for
+            start = () if self.best_result is None else (self.best_result.required_plan(),)
+            on_part = replace(self.on_part(part.cluster), start=start, below_s=self._limit_s(part))
+            result = self._searched(part, on_part, 1 + min(len(self.sides), SIDES) if side else 8)
+            self.trimmed += side is None
+            if side is not None:
+                self._trim(side, result)
+
+    def _searched(self, part: Part, problem: StrategyProblem, share: int) -> Searched:
+        self.watch(Progress(f"searching strategies on {part.cluster.name}"))
+        config = replace(self.config, budget_s=self.config.budget_s / share)
+        result = StrategiesPlanner(config).solve(problem, watch=self.watch)
+        result = replace(result, problem=replace(result.problem, start=(), within=self.problem.within))
+        if problem.within != self.problem.within:  # then nothing is proven of other strategies
+            result = replace(result, bound=None, status="feasible" if result.plan is not None else "stopped")
+        self.results.append((part, result))
+        if result.plan is not None and (charged := self.charge(part, result.cost.step_s)) < self.best:
+            self.best, self.best_result = charged, result
+        return result
+
+    def _limit_s(self, part: Part) -> float:
+        """What a step on a part has to be shorter than to be better, where what it is compared by grows with it."""
+        (missed, least), (twice_missed, twice) = (self.charge(part, n * part.bound_s) for n in (1, 2))
+        alike = missed == twice_missed == self.best[0] and abs(twice - 2 * least) <= 1e-9 * twice
+        return part.bound_s * self.best[1] / least if alike else inf
+
+    def _trim(self, side: Counts, result: Searched | None) -> None:
+        """Have the parts of a side in the queue that compute alone does not rule out."""
+        if result is not None and result.status == "infeasible" and not self.thorough:
+            return
+        like, ratio = Part(self.parts.cluster(side)), 0.0
+        for number, counts in enumerate(self.parts.fewer(side)):
+            least_s = self.parts.computing_s(counts)
+            if self.charge(like, least_s) >= self.best:
+                break
+            if number == LISTED and not self.thorough:
+                self.passed.append(like._replace(bound_s=least_s))
+                break
+            part, ratio = self.parts.part(counts), ratio or self._ratio(side, result)
+            self._push(ratio * part.about_s, part)
+
+    def _ratio(self, side: Counts, result: Searched | None) -> float:
+        """How many times as long a step takes on a side as it would if nothing but compute, samples and layers counted;
+        at least, where no strategy is known that fits."""
+        about_s, step_s = self.parts.part(side).about_s, 0.0
+        if result is not None and result.plan is not None:
+            step_s = result.cost.step_s
+        elif result is not None and result.bound is not None:
+            step_s = result.bound.value
+        ratio = step_s / about_s if step_s else 1.0
+        return ratio if sum(map(bool, side)) > 1 else sqrt(ratio)  # in one place half of it may be how that is divided
+
+    def _push(self, expected_s: float, part: Part, side: Counts | None = None) -> None:
+        if part.bound_s < inf and self.charge(part, part.bound_s) < self.best:
+            heapq.heappush(self.queue, (expected_s, next(self.numbers), part, side))
