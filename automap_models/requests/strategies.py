@@ -216,7 +216,9 @@ def searched(
             offers[number] = replace(offers[number], result=compared[number].result)
         return number
 
-    number = best() if offers else None
+    # Where whole kinds or zones compete they do so as they are searched; else with what frameworks train of all.
+    first = competing is None or not any(search.sides for search in searches)
+    number = best() if offers and first else None
     for search in searches if competing is not None else ():
         assert competing is not None
         least, within = None if number is None else offers[number], search.problem.within
@@ -226,8 +228,8 @@ def searched(
         parts = list(parts_beside(competing, search, offers, least, problem_on, within, min_gain))
         bounded += parts
         offers += (fitting := [offer for offer in parts if offer.result is not None and offer.result.plan is not None])
-        number = best() if fitting or number is None else number
-    assert number is not None
+        number = best() if first and (fitting or number is None) else number
+    number = best() if number is None else number
     if number not in compared:
         result = _result(offers[number])
         assert result.reason is not None
@@ -257,7 +259,8 @@ def _part_search(
     """The search of a problem's cluster, and of its parts where one is to be chosen."""
     if choosing is None:
         return PartSearch(problem, config, watch=watch)
-    return PartSearch(problem, config, partial(charged, choosing, problem, min_gain=min_gain), watch)
+    shortest = choosing.minimize in (None, "step")
+    return PartSearch(problem, config, partial(charged, choosing, problem, min_gain=min_gain), watch, trimmed=shortest)
 
 
 def frameworks_of(result: Result[StrategyProblem, Strategy]) -> list[str]:

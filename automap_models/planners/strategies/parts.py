@@ -51,7 +51,7 @@ from automap_models.simulate.strategy import StrategyPricing
 Counts = tuple[int, ...]
 """Nodes of each place."""
 Searched = Result[StrategyProblem, Strategy]
-LISTED, SIDES, MOST = 400, 16, 6
+LISTED, SIDES, MOST = 400, 8, 6
 """Parts of a side that are bounded, those that compute fastest; sides that are searched, and other parts."""
 NEAR = 0.95
 """Share of what a part is expected to take that has to be better than the best, or it is not searched."""
@@ -301,12 +301,13 @@ def _alike(cluster: Cluster, places: Sequence[NodeGroup], one: NodeGroup, other:
 class PartSearch:
     """The search of a cluster, and then of its parts that may be better.
 
-    The cluster shares the budget with its sides evenly; other parts have an eighth each.
+    The cluster shares the budget with up to three of its sides evenly; other parts have an eighth each.
 
     Args:
         problem: on all of the cluster.
         config: of all searches together; parts are searched to the end where its gap is 0.
         charge: what a step of so many seconds on a part is compared by, the least the best.
+        trimmed: whether parts are searched that are no sides; not where a single node is best, as for the least cost.
 
     Attributes:
         results: of the parts that were searched.
@@ -319,13 +320,15 @@ class PartSearch:
         config: StrategiesConfig,
         charge: Callable[[Part, float], tuple[float, float]] = lambda part, step_s: (0.0, part.charged_s(step_s)),
         watch: Watch = SILENT,
+        *,
+        trimmed: bool = True,
     ) -> None:
         self.parts, self.problem, self.config, self.charge, self.watch = Parts(problem), problem, config, charge, watch
         self.results, self.passed = list[tuple[Part, Searched]](), list[Part]()
         self.best: tuple[float, float] = (inf, inf)
         self.best_result: Searched | None = None
         self.queue: list[tuple[float, int, Part, Counts | None]] = []
-        self.trimmed, self.numbers = 0, count()
+        self.trims, self.trimmed, self.numbers = trimmed, 0, count()
         self.sides = list(self.parts.sides())
 
     @property
@@ -341,7 +344,7 @@ class PartSearch:
         """
         if may_fail and not any_subspace(replace(self.problem, fixed={}, within=None)):
             return None
-        return self._searched(Part(self.problem.cluster), self.problem, 1 + min(len(self.sides), SIDES))
+        return self._searched(Part(self.problem.cluster), self.problem, 1 + min(len(self.sides), 3))
 
     def run(
         self,
@@ -376,10 +379,12 @@ class PartSearch:
         if full is None and not self.results:
             require_searchable(self.problem)
         part, result = min(self.results, key=self._order, default=(None, None))
-        if part is not None and result is not None and self._order((part, result)) == self.best:
+        if part is not None and part.trimmed and result is not None and self._order((part, result)) == self.best:
             again = self._searched(part, replace(self.on_part(part.cluster), within=self.problem.within), 2)
-            worse = result if again.plan is not None and again.cost.step_s <= result.cost.step_s else again
-            self.results = [entry for entry in self.results if entry[1] is not worse]
+            if again.plan is None or again.cost.step_s > result.cost.step_s:
+                again = replace(result, bound=again.bound, facts=again.facts)
+            others = [entry for entry in self.results[:-1] if entry[1] is not result]
+            self.results = [*others, (part, again)]
 
     def _order(self, entry: tuple[Part, Searched]) -> tuple[float, float]:
         return (inf, inf) if entry[1].plan is None else self.charge(entry[0], entry[1].cost.step_s)
@@ -394,7 +399,7 @@ class PartSearch:
         with suppress(BadInput):  # nothing divides it as schedules and fixed fields ask for
             start = () if self.best_result is None else (self.best_result.required_plan(),)
             on_part = replace(self.on_part(part.cluster), start=start, below_s=self._limit_s(part))
-            result = self._searched(part, on_part, 1 + min(len(self.sides), SIDES) if side else 8)
+            result = self._searched(part, on_part, 1 + min(len(self.sides), 3) if side else 8)
             self.trimmed += side is None
             if side is not None:
                 self._trim(side, result)
@@ -419,7 +424,7 @@ class PartSearch:
 
     def _trim(self, side: Counts, result: Searched | None) -> None:
         """Have the parts of a side in the queue that compute alone does not rule out."""
-        if result is not None and result.status == "infeasible" and not self.thorough:
+        if not self.trims or (result is not None and result.status == "infeasible" and not self.thorough):
             return
         like, ratio = Part(self.parts.cluster(side)), 0.0
         for number, counts in enumerate(self.parts.fewer(side)):

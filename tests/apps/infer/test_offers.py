@@ -107,6 +107,7 @@ def test_nodes_stand_idle_where_samples_and_blocks_divide_better_without(
     assert f"--nnodes {count} --nproc-per-node 1 " in answer["command"]
     alone = answered(capsys, model, "--gpus", answer["cluster"], *arguments)[1]
     assert answer["step_s"] == pytest.approx(alone["step_s"], rel=0.01)
+    assert answer["bound_s"] <= answer["step_s"]
     full_s = [size["best"]["step_s"] for size in answer["sizes"] if size["cluster"] == name] if nodes == 10 else []
     assert all(answer["step_s"] <= 0.99 * step_s for step_s in full_s)
     assert plan([model, "--gpus", name, *GIVEN, *arguments]) == 0
