@@ -431,10 +431,12 @@ class PartSearch:
             least_s = self.parts.computing_s(counts)
             if self.charge(like, least_s) >= self.best:
                 break
-            if number == LISTED and not self.thorough:
+            ratio = ratio or self._ratio(side, result)
+            hopeless = number == LISTED or self.charge(like, NEAR * ratio * least_s) >= self.best
+            if hopeless and not self.thorough:
                 self.passed.append(like._replace(bound_s=least_s))
                 break
-            part, ratio = self.parts.part(counts), ratio or self._ratio(side, result)
+            part = self.parts.part(counts)
             self._push(ratio * part.about_s, part)
 
     def _ratio(self, side: Counts, result: Searched | None) -> float:
