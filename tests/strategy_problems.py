@@ -185,10 +185,19 @@ def _some(problem: StrategyProblem, draw: np.random.Generator) -> list[Strategy]
     return [everything[i] for i in draw.choice(len(everything), 3)] if everything else []
 
 
+def on_grid(problem: StrategyProblem, strategy: Strategy) -> bool:
+    """Whether the grid has it: one rank runs 1F1B without virtual stages, unless other ones are asked for.
+
+    Virtual stages of one rank would let it recompute in two ways, or other blocks first where there are several kinds.
+    """
+    usual = strategy.schedule == "1f1b" and strategy.vp == 1
+    return strategy.pp > 1 or usual or any(name in problem.fixed for name in ("schedule", "vp", "layers"))
+
+
 def best_of_all(problem: StrategyProblem) -> float | None:
-    """The shortest step of any strategy that fits; None where none does."""
+    """The shortest step of any strategy of the grid that fits; None where none does."""
     pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
-    estimates = map(pricing.estimate, strategies(problem))
+    estimates = map(pricing.estimate, (of for of in strategies(problem) if on_grid(problem, of)))
     return min((estimate.step_s for estimate in estimates if problem.fits(estimate)), default=None)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from gpt_work import amounts, gpt_work
-from strategy_problems import DEVICE, divisors, drawn_runtime, strategies
+from strategy_problems import DEVICE, divisors, drawn_runtime, on_grid, strategies
 
 from automap_models.core.cluster import Cluster, NodeGroup, ZoneLink
 from automap_models.core.estimate import Estimate
@@ -143,21 +143,12 @@ def whole_space_problem(seed: int) -> StrategyProblem:
             return problem
 
 
-def _on_grid(problem: StrategyProblem, strategy: Strategy) -> bool:
-    """Whether the grid has it: one rank runs 1F1B without virtual stages, unless other ones are asked for.
-
-    Where a model has several kinds of blocks, virtual stages of one rank would let it recompute other blocks first.
-    """
-    usual = strategy.schedule == "1f1b" and strategy.vp == 1
-    return strategy.pp > 1 or usual or any(name in problem.fixed for name in ("schedule", "vp", "layers"))
-
-
 def estimates(problem: StrategyProblem) -> Iterator[tuple[Strategy, Estimate]]:
     """All strategies of the grid that fit with their prices, in all orders of the cluster's nodes."""
     for order in node_orders(problem.cluster):
         of_order = replace(problem, cluster=order)
         pricing = StrategyPricing(problem.work, order, problem.device, problem.runtime)
-        for strategy in (of for of in strategies(of_order) if _on_grid(problem, of)):
+        for strategy in (of for of in strategies(of_order) if on_grid(problem, of)):
             estimate = pricing.estimate(strategy)
             if of_order.fits(estimate):
                 yield strategy, estimate

@@ -6,8 +6,8 @@
 
 Left out is what a strategy on the grid is never slower and never fuller than, unless it is fixed:
 
-    one rank of the pipeline      any schedule and virtual stages but 1F1B without: nothing is there to wait for; in a
-                                  model of several kinds of blocks they would only let it recompute other blocks first
+    one rank of the pipeline      any schedule and virtual stages but 1F1B without: nothing is there to wait for; they
+                                  would let it recompute in two ways, or other blocks of several kinds first
     one rank of data parallelism  ZeRO: nothing is there to be divided
     tp 1                          sequence parallelism, for the same reason
     cp and micro-batch            a factor that they have in common, for whole sequences on so many more ranks of data
