@@ -94,7 +94,7 @@ USUAL = StepConstants(
     bandwidth_efficiency=0.65,
     launch_s=6e-6,
     intra_efficiency=0.55,
-    inter_efficiency=0.4,
+    inter_efficiency=0.5,
     overlap=0.3,
 )
 """About the mean of those of V100, A100 and H100: what fits are pulled to, and what devices without a fit have."""

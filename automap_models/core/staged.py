@@ -193,8 +193,8 @@ class StagedProblem:
         return self.cluster.attained(constants.intra_efficiency, constants.inter_efficiency)
 
     @property
-    def one_ring(self) -> bool:
-        """Whether all-reduces take one ring through several nodes where that is shorter; Auto-MAP's never do."""
+    def runs(self) -> bool:
+        """Whether it is of a step that runs on a device, whose collectives have latencies; the length L is not."""
         return self.schedule is not None and self.device is not None
 
     @property

@@ -59,16 +59,6 @@ def _crossing_and_staying(cluster: Cluster, first: int, boundary: int, stop: int
     return np.maximum(out_share, in_share), stays
 
 
-def _one_ring_s(cluster: Cluster, nodes: NDArray[np.int64], devices: int, sharing: int) -> float:
-    """Seconds per byte of an all-reduce in one ring through devices of these nodes: 2(n-1)/n over its slowest hop.
-
-    Args:
-        sharing: rings that leave a node at once.
-    """
-    inside_s, between_s = 1.0 / cluster.node_intra[nodes].min(), sharing / cluster.node_inter[nodes].min()
-    return float(2.0 * (devices - 1) / devices * max(inside_s, between_s))
-
-
 def all_reduce_start_s(devices: int, launch_s: float) -> float:
     """What an all-reduce that further layers wait for costs whatever its size: the launches of a tree, up and down.
 
@@ -80,9 +70,7 @@ def all_reduce_start_s(devices: int, launch_s: float) -> float:
 
 
 @lru_cache(maxsize=1 << 14)
-def mesh_all_reduce_s_per_byte(
-    cluster: Cluster, sizes: tuple[int, ...], first: int = 0, *, shortest: bool = False
-) -> tuple[float, ...]:
+def mesh_all_reduce_s_per_byte(cluster: Cluster, sizes: tuple[int, ...], first: int = 0) -> tuple[float, ...]:
     """All-reduce time per byte along each axis of a mesh on consecutive devices: a ring inside nodes, one between them.
 
     The rings of the nodes go on at once; the one between them is as fast as the slowest of their links. All groups of
@@ -91,12 +79,10 @@ def mesh_all_reduce_s_per_byte(
     Args:
         sizes: devices along each axis; neighbours along the last one have consecutive numbers.
         first: number of the mesh's first device.
-        shortest: whether one ring through all devices is taken where that is shorter, as libraries do; Auto-MAP does
-            not.
     """
     nodes = cluster.node_of[first + np.arange(math.prod(sizes))].reshape(sizes)
     axes = (np.moveaxis(nodes, axis, -1).reshape(-1, n) for axis, n in enumerate(sizes))
-    return tuple(_axis_s_per_byte(cluster, of_groups, shortest) for of_groups in axes)
+    return tuple(_axis_s_per_byte(cluster, of_groups) for of_groups in axes)
 
 
 def group_spans(nodes: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
@@ -129,7 +115,7 @@ def _leaving(nodes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return np.bincount(node[np.bincount(group)[group] > 1], minlength=count)
 
 
-def _axis_s_per_byte(cluster: Cluster, nodes: NDArray[np.int64], shortest: bool) -> float:
+def _axis_s_per_byte(cluster: Cluster, nodes: NDArray[np.int64]) -> float:
     """The same of one axis; `nodes`, [groups, size], are those of each group's devices."""
     group, node, counts = _meetings(nodes, cluster.nodes)
     within_s, across = np.zeros(len(nodes)), np.bincount(group)
@@ -137,7 +123,4 @@ def _axis_s_per_byte(cluster: Cluster, nodes: NDArray[np.int64], shortest: bool)
     rings, between_s, leaving = 2.0 * (across - 1) / across, np.zeros(len(nodes)), _leaving(nodes, cluster.nodes)
     for inter in np.unique(cluster.node_inter):  # the groups wait for the node whose link takes longest
         between_s = np.maximum(between_s, rings / inter * leaving[cluster.node_inter == inter].max())
-    both_s = float((within_s + between_s).max())
-    if not shortest or across.max() == 1:
-        return both_s
-    return min(both_s, _one_ring_s(cluster, np.unique(nodes), nodes.shape[1], int(leaving.max())))
+    return float((within_s + between_s).max())

@@ -13,9 +13,14 @@ then ep, then those that hold the same experts. With tp 2, dp 2, pp 2 on nodes o
 A collective takes the shortest of these, with n members in N nodes, g in the fullest, B bytes, k groups that leave a
 node at once, links of w bytes/s a device inside and x a node across (after the shares that collectives reach):
 
-    ring           2 (n-1)/n · B · max(1/w, k/x)                          half of it for all-gather, reduce-scatter
-    tree           2 B · max(1/w, k/x)                                    few steps; all-reduce only
+    ring           2 (n-1)/n · B · (1/w + k/x)                            half of it for all-gather, reduce-scatter
+    tree           2 B · (1/w + k/x)                                      few steps; all-reduce only
     hierarchical   2 (g-1)/g · B/w + 2 (N-1)/N · B · k/x                  all-reduce only
+
+1/w counts where g > 1, and k/x where N > 1. What goes over a link inside and one across takes both times, one after the
+other, in a ring as in a hierarchical algorithm, which over nodes is never longer than a ring. With the longer of both,
+steps would reach more of slow networks than of fast ones, and more where all devices of a node leave it at once than
+where one ring does; with the sum all of them reach about one share (benchmarks/results/measured_steps.md).
 
 Each step of them takes a latency, too: a ring all-reduce has 2(n-1), a tree 2(g-1) + 2 log2 N. In one node of more than
 RING_DEVICES a tree has 2 log2 n, and no more than these in several nodes are faster than their ring in one: nodes that
@@ -84,8 +89,8 @@ class ProcessGroup:
 
     @property
     def _s_per_byte(self) -> float:
-        """Of the slowest hop of a ring or a tree."""
-        return max(1.0 / self.intra if self.inside > 1 else 0.0, self.sharing / self.inter)
+        """Of a hop of a ring or a tree, inside a node and on to the next one."""
+        return (1.0 / self.intra if self.inside > 1 else 0.0) + self.sharing / self.inter
 
     @property
     def _ring_latency_s(self) -> float:
@@ -99,13 +104,12 @@ class ProcessGroup:
         if self.size == 1 or not sent_bytes:
             return 0.0
         n, g, nodes = self.size, self.inside, self.nodes
-        ring = 2 * self._ring_latency_s + 2 * (n - 1) / n * sent_bytes * self._s_per_byte
         if nodes == 1 and n <= RING_DEVICES:
-            return ring
+            return 2 * self.gather_s(sent_bytes)
         steps = math.ceil(math.log2(n)) if nodes == 1 else g - 1 + math.ceil(math.log2(nodes))
         tree = 2 * (steps * (LATENCY_S if nodes == 1 else ACROSS_S) + self.zones_s) + 2 * sent_bytes * self._s_per_byte
         if nodes == 1:
-            return min(ring, tree)
+            return min(2 * self.gather_s(sent_bytes), tree)
         across_s_per_byte = 2 * (nodes - 1) / nodes * self.sharing / self.inter
         hierarchical = 2 * ((g - 1) * LATENCY_S + (nodes - 1) * ACROSS_S + self.zones_s)
         hierarchical += sent_bytes * (2 * (g - 1) / g / self.intra + across_s_per_byte)
@@ -113,7 +117,7 @@ class ProcessGroup:
         inside = 0.0
         if n <= RING_DEVICES:
             inside = 2 * (n - 1) * (LATENCY_S + sent_bytes / n * min(1.0 / self.intra, self._s_per_byte))
-        return max(min(ring, tree, hierarchical), inside)
+        return max(min(tree, hierarchical), inside)
 
     def gather_s(self, whole_bytes: float, pieces: float = 1) -> float:
         """Seconds of an all-gather, or of a reduce-scatter, of so many bytes in all, in a ring; of so many of them."""

@@ -21,8 +21,8 @@ the links between them, those of all devices of a node over its link.
 
 A problem with a schedule is of a step that runs. Its samples are whole: N of them in a micro-batch on d replicas take
 the memory of ⌈N/d⌉ of N wherever it says "/ d" above, and the time that the clock says of so many. Links have what
-collectives reach of them (`StagedProblem.links`), an all-reduce takes one ring where that is shorter, only what of it
-the last backward pass cannot hide (cost.overlap) counts below, one of activations starts after its latencies
+collectives reach of them (`StagedProblem.links`), only what of an all-reduce of gradients the last backward pass cannot
+hide (cost.overlap) counts below, one of activations starts after its latencies
 (`sum_start_s`), and after all a stage updates its parameters. So the step of a plan is that of the same strategy
 (simulate.strategy). Without a schedule nothing overlaps inside a stage.
 
@@ -150,7 +150,7 @@ def stage_rates(problem: StagedProblem, first: int, stop: int, degree: int) -> t
         degree: how many neighbours share a replica.
     """
     mesh = (stop - first) // degree, degree
-    over_replicas, inside = mesh_all_reduce_s_per_byte(problem.links, mesh, first, shortest=problem.one_ring)
+    over_replicas, inside = mesh_all_reduce_s_per_byte(problem.links, mesh, first)
     return problem.gradient_share * over_replicas, inside
 
 
@@ -160,7 +160,7 @@ def sum_start_s(problem: StagedProblem, degree: int) -> float:
     In a step that runs, the latencies of what a strategy's groups make (cost.process_groups): a ring of few devices,
     or a tree. In Auto-MAP's length, launches.
     """
-    if not problem.one_ring:
+    if not problem.runs:
         return all_reduce_start_s(degree, problem.launch_s)
     inside = math.gcd(degree, problem.cluster.devices_per_node)
     rounds = inside - 1 + math.ceil(math.log2(degree // inside))

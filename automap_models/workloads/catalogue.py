@@ -87,7 +87,8 @@ _OTHER_BEGINNINGS = {
 }
 """Pattern → what the name of a model with the same layers begins with."""
 _VARIANT = re.compile(
-    r"-(instruct|chat|it|base|hf|thinking|deduped|uncased|v\d+(\.\d+)*|\d+k|\d{4}|bnb|4bit|nf4|bf16|fp8|unsloth|abf|preview|text)$"
+    r"-(instruct|chat|it|base|hf|thinking|deduped|uncased|abf|preview|text"
+    r"|v\d+(\.\d+)*|\d+k|\d{4}|bnb|4bit|nf4|bf16|fp8|unsloth)$"
 )
 """What a name ends on that says how a model was trained or is stored, and nothing of its layers."""
 

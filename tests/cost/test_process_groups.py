@@ -107,9 +107,16 @@ def test_groups_that_leave_a_node_at_once_share_its_network() -> None:
 
 
 def test_a_large_all_reduce_over_two_nodes_is_hierarchical() -> None:
-    """Inside 2 · 7/8 · 1 GB / 100 GB/s, across 2 · 1/2 · 1 GB / 25 GB/s; a ring would take 2 · 15/16 / 25."""
+    """Inside 2 · 7/8 · 1 GB / 100 GB/s, across 2 · 1/2 · 1 GB / 25 GB/s; a ring would take 2 · 15/16 · 1/20."""
     group = ProcessGroup(16, 8, 2, 1, 100e9, 25e9)
     assert group.all_reduce_s(1e9) == pytest.approx(0.0175 + 0.04 + 14 * LATENCY_S + 2 * ACROSS_S)
+
+
+@pytest.mark.parametrize(("sharing", "s_per_byte"), [(1, 1 / 100 + 1 / 25), (2, 1 / 100 + 2 / 25)])
+def test_a_ring_over_nodes_takes_a_hop_inside_and_one_across(sharing: int, s_per_byte: float) -> None:
+    """15/16 of 1 GB go over both links, one after the other; two rings that leave a node share its network."""
+    group = ProcessGroup(16, 8, 2, sharing, 100e9, 25e9)
+    assert group.gather_s(1e9) == pytest.approx(15 / 16 * s_per_byte + 14 * LATENCY_S + ACROSS_S)
 
 
 def test_a_small_all_reduce_over_many_nodes_is_a_tree() -> None:

@@ -286,19 +286,6 @@ def test_a_step_has_what_training_steps_reach_of_links_and_memory() -> None:
     assert plan_cost(replace(problem, schedule=None), StagedPlan((), (), 3, "given")).all_reduce_s.tolist() == [3.0]
 
 
-def test_an_all_reduce_of_a_step_takes_one_ring_where_that_is_shorter() -> None:
-    """Two nodes of four: 2·(3/4 + 1/2) seconds a gigabyte by two rings, 2·7/8 by one."""
-    reached = replace(DEVICE, step=replace(DEVICE.constants, intra_efficiency=1.0, inter_efficiency=1.0))
-    profile = Profile.create(C=[4.0, 4.0], A=[0.0, 0.0], W=[1e9, 0.0])
-    for inter, by_length, by_step in ((1e9, 2.5, 1.75), (1e8, 11.5, 11.5)):
-        problem = StagedProblem(profile, Cluster(2, 4, 1e9, inter, 1e12), 1, 3)
-        one = StagedPlan((), (), 3, "given")
-        assert plan_cost(problem, one).all_reduce_s.tolist() == pytest.approx([by_length])
-        assert plan_cost(replace(problem, schedule="1f1b", device=reached), one).all_reduce_s.tolist() == pytest.approx(
-            [by_step]
-        )
-
-
 def test_gradients_of_products_in_16_bits_are_reduced_in_16_bits() -> None:
     """XLA adds up what the products of the replicas make, and casts the sum to the parameters' float32."""
     meta = {"dtype": "bfloat16", "parameter_dtype": "float32"}

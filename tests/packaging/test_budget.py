@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (983, 8),
     "core": (8_221, 37),
-    "cost": (4_136, 20),
+    "cost": (4_123, 20),
     "envs": (1_509, 12),
     "export": (2_492, 17),
     "formats": (5_347, 21),
@@ -36,7 +36,7 @@ BUDGET = {
     "planners/portfolio": (2_873, 13),
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
-    "planners/staged": (3_392, 19),
+    "planners/staged": (3_387, 19),
     "planners/strategies": (3_829, 15),
     "plots": (1_236, 9),
     "requests": (2_909, 15),
@@ -45,15 +45,15 @@ BUDGET = {
     "run": (4_713, 24),
     "simulate": (1_803, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_100, 35),
+    "workloads": (6_101, 35),
     "zoo": (1, 1),
     "infer": (6_124, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_312, 33),
+    "benchmarks": (6_315, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_925, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 78_908, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

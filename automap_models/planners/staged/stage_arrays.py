@@ -159,7 +159,7 @@ class Places:
             self.problem = replace(problem, constraints=UNCONSTRAINED)
         alone = None if _alike(problem) else (problem.stages, problem.constraints, problem.micro_batches)
         key = problem.profile, problem.cluster, problem.links, problem.granularity, problem.shardings, problem.slowdown
-        step = problem.one_ring, problem.overlap, problem.update_s_per_byte, problem.state_factor, problem.launch_s
+        step = problem.runs, problem.overlap, problem.update_s_per_byte, problem.state_factor, problem.launch_s
         cuts = None if places is None else places.tobytes()
         self.key = (*key, *step, problem.max_replicas, problem.schedule is None, alone, cuts)
 

@@ -167,16 +167,11 @@ def _replicas_s_per_byte(problem: StagedProblem, degree: int) -> FloatArray:
     of replicas have equally many devices in each node, and all of them leave it at a time.
     """
     inside, across, link = _nodes_of(problem.links)
-    within, hop = np.zeros_like(link), degree / link
+    within = np.zeros_like(link)
     for intra, devices in inside:
         most = np.maximum(devices // degree, 1)
         within = np.maximum(within, 2.0 * (most - 1) / most / intra)
-        hop = np.maximum(hop, np.where(devices > 0, 1.0 / intra, 0.0))
     both: FloatArray = within + 2.0 * (across - 1) / across / link * degree
-    if problem.one_ring:
-        cut = np.arange(len(both))
-        replicas = np.maximum((cut - cut[:, None]) // degree, 1)
-        both = np.where(across > 1, np.minimum(both, 2.0 * (replicas - 1) / replicas * hop), both)
     return problem.gradient_share * both
 
 

@@ -131,7 +131,7 @@ def test_people_read_what_moved_and_what_it_would_take_to_know_more(
     printed = capsys.readouterr().out
     assert "3 steps on h100" in printed
     assert "  a step with tp > 1: tensor overlap 0\n" in printed
-    assert "  a step with dp > 1 over two nodes and few micro-batches: gradient overlap 0.45\n" in printed
+    assert "  a step with dp > 1 over two nodes and few micro-batches: gradient overlap 0.3\n" in printed
 
 
 def test_a_device_and_a_runtime_are_fitted_together(node: Path, tmp_path: Path) -> None:

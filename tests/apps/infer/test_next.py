@@ -24,21 +24,21 @@ def next_of(printed: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("typed", "files"),
+    ("columns", "typed", "files"),
     [
-        (LLAMA, []),
-        (f"{LLAMA} --for deepspeed", ["strategy.json"]),
-        (f"{LLAMA} --for deepspeed --out 'a plan.json'", ["a plan.json"]),
-        ("infer 'a profile.npz' --topo A --stages 2 --micro-batches 8 --equal-replicas", ["plan.json"]),
-        ("plan 'a profile.npz' --topo A --max-stages 2 --global-batch 64 --memory '30 GB'", ["plan.json"]),
-        ("plan 'a profile.npz' --topo A --max-stages 2 --global-batch 64 --out out.json", ["out.json"]),
+        ("60", LLAMA, []),
+        ("120", f"{LLAMA} --for deepspeed", ["strategy.json"]),
+        ("60", f"{LLAMA} --for deepspeed --out 'a plan.json'", ["a plan.json"]),
+        ("60", "infer 'a profile.npz' --topo A --stages 2 --micro-batches 8 --equal-replicas", ["plan.json"]),
+        ("60", "plan 'a profile.npz' --topo A --max-stages 2 --global-batch 64 --memory '30 GB'", ["plan.json"]),
+        ("120", "plan 'a profile.npz' --topo A --max-stages 2 --global-batch 64 --out out.json", ["out.json"]),
     ],
+    ids=["strategy", "for", "for-out", "infer", "plan", "plan-out"],
 )
-@pytest.mark.parametrize("columns", ["60", "120"])
 def test_what_is_to_be_typed_next_runs(
+    columns: str,
     typed: str,
     files: list[str],
-    columns: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
