@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +248,9 @@ def test_a_runtime_s_strategy_is_one_that_its_program_runs(
     assert printed["for"] == runtime
     fields = {name: value for name, value in printed["strategy"].items() if name != "micro_batches"}
     strategy = am.Strategy(**{**fields, "layers": tuple(printed["stage_layers"])})
-    priced = am.price(am.read_model_work(files[0]), files[4], strategy, device=files[2], runtime=runtime)
+    cluster = am.read_cluster(files[4])  # of which nodes may stand idle
+    used = replace(cluster, nodes=strategy.devices // cluster.devices_per_node)
+    priced = am.price(am.read_model_work(files[0]), used, strategy, device=files[2], runtime=runtime)
     assert priced.step_s == pytest.approx(printed["step_s"])
 
 
