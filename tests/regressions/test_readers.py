@@ -246,7 +246,7 @@ def test_a_file_name_that_no_file_system_takes(
     write_npz("good.npz", Profile.create(np.ones(9), np.ones(9), np.ones(9), meta={"model": "m"}))
     assert getattr(app, command)([argument.format(name) for argument in arguments]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"automap-{command}: error: ")
+    assert error.startswith(f"automap {command}: error: ")
     assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["good.npz"]
 
