@@ -430,8 +430,8 @@ def test_the_next_command_repeats_what_was_asked_and_makes_the_same_plan(
         "20",
     )
     out = printed(capsys, "my vgg.npz", "--topo", "C", *words)
-    command = " ".join(out[out.index("automap infer") : out.index("automap run")].split())
-    program, *arguments = shlex.split(command)
-    assert program == "automap infer" and arguments[0] == "my vgg.npz"
+    command = " ".join(out[out.index("automap infer") : out.index("automap run")].replace("\\\n", "").split())
+    program, name, *arguments = shlex.split(command)
+    assert (program, name, arguments[0]) == ("automap", "infer", "my vgg.npz")
     assert printed(capsys, *arguments).splitlines()[0] == out.splitlines()[0]
     assert (folder / "plan.json").exists()

@@ -88,8 +88,8 @@ def test_a_plan_of_stages_stays_where_no_strategy_is_much_shorter_and_the_best_s
 
 
 def test_the_answer_names_the_best_plan_of_stages_beside_it(planned: Any) -> None:
-    """ZeRO-1 updates an eighth of 4 GB of parameters on each device, where every replica updates them all."""
-    code, out, _ = planned(a_profile(weights=0.5 * GB, saved=1e6), "--forbid", "pipeline")
+    """ZeRO-1 updates a share of 7 GB of parameters on each device, where every replica updates them all."""
+    code, out, _ = planned(a_profile(weights=0.9 * GB, saved=1e6), "--forbid", "pipeline")
     assert code == 0
     assert "best strategy: dp 8" in out and "ZeRO-" in out
     assert "without these ZeRO and recomputation: data parallelism, " in " ".join(out.split())
@@ -131,7 +131,7 @@ def test_why_no_strategies_were_searched_is_said(planned: Any, options: tuple[st
 def test_options_that_ask_for_nothing_or_for_fewer_stages_leave_strategies_in(
     planned: Any, options: tuple[str, ...]
 ) -> None:
-    code, out, _ = planned(a_profile(weights=0.5 * GB, saved=1e6), *options, "--forbid", "pipeline", "--json")
+    code, out, _ = planned(a_profile(weights=0.9 * GB, saved=1e6), *options, "--forbid", "pipeline", "--json")
     document = json.loads(out)
     assert (code, document["kind"]) == (0, "strategy")
 

@@ -329,7 +329,8 @@ def test_a_strategy_is_one_that_a_framework_trains_where_there_is_one(
     assert all(of["best"]["step_s"] < printed["step_s"] for of in printed["shorter"])
     assert main([*files, *options]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "shorter no framework trains the shortest strategy (" in text and "next --for galvatron:" in text
+    assert "shorter no framework trains the shortest strategy (" in text
+    assert text.endswith("--for galvatron")
     assert main([*files, *options, "--schedule", "zb-h1"]) == 0
     assert "none of them runs this one" in " ".join(capsys.readouterr().out.split())
 
@@ -390,7 +391,7 @@ def test_a_pipeline_is_planned_where_it_gains_min_gain(
     assert pipeline["strategy"]["pp"] > 1 and replicas["strategy"]["dp"] == 8
     gain = 1.0 - pipeline["step_s"] / replicas["step_s"]
     assert planned(0.9 * gain)["strategy"] == pipeline["strategy"]
-    assert planned(1.1 * gain)["strategy"] == replicas["strategy"]
+    assert planned(1.1 * gain)["strategy"]["pp"] == 1  # on all devices, or on those of one node
 
 
 def test_the_batch_of_a_transformer_is_the_micro_batch_of_its_strategies(files: tuple[str, ...]) -> None:
