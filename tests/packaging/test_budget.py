@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (3_829, 15),
+    "planners/strategies": (3_852, 15),
     "plots": (1_236, 9),
     "requests": (2_910, 15),
     "rl": (960, 9),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_323, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_909, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 78_932, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
