@@ -303,6 +303,11 @@ class ModelWork:
             sets += [(*others, name) for others in sets]
         return (*RECOMPUTE, *("+".join(names) for names in sets[1:] if names == _apart(names)))
 
+    @cached_property
+    def blocks(self) -> FloatArray:
+        """[k] how many blocks are of each layer."""
+        return np.bincount(self.order[1:-1], minlength=len(self.layers)).astype(np.float64)
+
     def kind(self, recompute: Recompute) -> int:
         """Which of `kinds` it is, without modules that the model does not have."""
         if recompute in RECOMPUTE:

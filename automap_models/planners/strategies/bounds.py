@@ -58,7 +58,8 @@ def has_room(costs: RankCosts, recompute: Sequence[int], reserve: FloatArray) ->
         reserve: [S] bytes of each device that are left free.
     """
     least_bytes = costs.state + costs.saved[:, recompute].min(axis=1)
-    least = float(least_bytes @ costs.blocks) + float(least_bytes[list(costs.ends)].sum())
+    first, last = costs.ends
+    least = float(least_bytes @ costs.blocks) + float(least_bytes[first] + least_bytes[last])
     return least <= float((costs.room - reserve).sum()) * (1 + SLACK)
 
 
@@ -76,7 +77,8 @@ def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:
     if len(costs.costings) > 1:
         seconds, distinct = of_ranks.min(axis=0), list(dict.fromkeys(costs.work.order))
         speed = float((seconds / of_ranks)[:, distinct].max(axis=(1, 2)).sum())  # at most, over the fastest rank
-    work_s = float(seconds[:, recompute].min(axis=1) @ costs.blocks) + float(seconds[list(costs.ends), 0].sum())
+    first, last = costs.ends
+    work_s = float(seconds[:, recompute].min(axis=1) @ costs.blocks) + float(seconds[first, 0] + seconds[last, 0])
     update = costs.even_update_s / (strategy.dp * strategy.cp)
     costs.bounds[key] = strategy.micro_batches * work_s / speed + update
     return costs.bounds[key]
