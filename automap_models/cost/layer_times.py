@@ -110,8 +110,9 @@ class Shares:
         """
         s, marks = self.strategy, kernels.size_marks
         sizes = kernels.sizes * self.gathered[:, marks]
-        of_tokens = kernels.of_experts[:, None] & ((marks & Mark.SAMPLES) > 0)
-        sizes = np.where(of_tokens, np.ceil(sizes * s.ep / EXPERT_ROWS) * EXPERT_ROWS, sizes)
+        if kernels.of_experts.any():
+            of_tokens = kernels.of_experts[:, None] & ((marks & Mark.SAMPLES) > 0)
+            sizes = np.where(of_tokens, np.ceil(sizes * s.ep / EXPERT_ROWS) * EXPERT_ROWS, sizes)
         if s.sequence_parallel and s.tp > 1:
             replicated = ~kernels.of_tensor[:, None]
             sizes = np.where(replicated & ((marks & Mark.TOKENS) > 0), sizes / s.tp, sizes)
@@ -322,8 +323,9 @@ class StepClock:
             attained = min(attained, FLASH_2)
         flop = np.stack([forward_flop, FLASH_BACKWARD * forward_flop], axis=1)
         both = np.stack([moved[:, 0], moved[:, 1] + moved[:, 2]], axis=1)
-        times_s = np.maximum(flop / attained, both / self.bytes_per_s) + self.constants.launch_s
-        return np.pad(times_s, ((0, 0), (0, 1)))
+        times_s = np.zeros((len(flop), 3))
+        times_s[:, :2] = np.maximum(flop / attained, both / self.bytes_per_s) + self.constants.launch_s
+        return times_s
 
 
 def _by_pass(passes: NDArray[np.int8], amounts: FloatArray) -> FloatArray:

@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (983, 8),
     "core": (8_226, 37),
-    "cost": (4_128, 20),
+    "cost": (4_129, 20),
     "envs": (1_509, 12),
     "export": (2_492, 17),
     "formats": (5_347, 21),
@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (3_838, 15),
+    "planners/strategies": (3_850, 15),
     "plots": (1_236, 9),
     "requests": (2_909, 15),
     "rl": (960, 9),
@@ -45,7 +45,7 @@ BUDGET = {
     "run": (4_713, 24),
     "simulate": (1_805, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_101, 35),
+    "workloads": (6_116, 35),
     "zoo": (1, 1),
     "infer": (6_124, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_315, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_929, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 78_957, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
