@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -202,7 +202,7 @@ class LayerWork:
     saved_eagerly: Amounts = NOTHING
     backward: bool = True
 
-    @property
+    @cached_property
     def module_bits(self) -> int:
         """Of all modules that it has."""
         core = module_bits("core_attn") if self.kernels.core.any() else 0
@@ -239,6 +239,7 @@ class TowerLayers(NamedTuple):
     recomputes: bool = False
 
 
+@lru_cache(maxsize=1024)
 def module_bits(recompute: Recompute) -> int:
     """A bit for each of its modules, by their places in MODULES."""
     return sum(1 << MODULES.index(name) for name in modules_of(recompute))

@@ -23,8 +23,8 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_226, 37),
-    "cost": (4_129, 20),
+    "core": (8_227, 37),
+    "cost": (4_125, 20),
     "envs": (1_509, 12),
     "export": (2_492, 17),
     "formats": (5_347, 21),
@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (3_850, 15),
+    "planners/strategies": (3_851, 15),
     "plots": (1_236, 9),
     "requests": (2_909, 15),
     "rl": (960, 9),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_315, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_957, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 78_955, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -129,6 +129,8 @@ class Completions:
         sets = problem.recompute_sets(recompute, self.strategy.pp)
         self.sets = sorted(sets, key=lambda kinds: float(seconds[kinds[-1]]))  # the shortest first
         self.moments = laid_out(self.strategy).fullest
+        stages = list(chain(*(of_rank for of_rank, _ in self.moments)))
+        self.places = sorted(range(len(stages)), key=stages.__getitem__)  # of virtual stages, among those of all ranks
 
     @property
     def given_layers(self) -> tuple[int, ...] | None:
@@ -276,18 +278,17 @@ class Completions:
 
     def _fitting(self, of_stages: Sequence[Layers], recompute: Sequence[int]) -> list[Choice] | None:
         """The same of some kinds."""
-        chosen: list[Choice] = [(NONE, 0)] * len(of_stages)
+        chosen, kinds = list[Choice](), tuple(recompute)
         for rank, (stages, _) in enumerate(self.moments):
             of_rank = [of_stages[stage] for stage in stages]
-            key = (rank, *recompute, *of_rank)  # a move changes two virtual stages
+            key = (rank, kinds, *of_rank)  # a move changes two virtual stages
             if key not in self._of_ranks:
                 self._of_ranks[key] = self._of_rank(rank, of_rank, recompute)
             fitting = self._of_ranks[key]
             if fitting is None:
                 return None
-            for stage, choice in zip(stages, fitting, strict=True):
-                chosen[stage] = choice
-        return chosen
+            chosen += fitting
+        return [chosen[place] for place in self.places]
 
     def _of_rank(self, rank: int, of_stages: Sequence[Layers], recompute: Sequence[int]) -> list[Choice] | None:
         """The same of one rank, whose virtual stages have these layers."""
