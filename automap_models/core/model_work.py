@@ -153,7 +153,7 @@ class Amounts:
     def made_by(self, bits: IntArray) -> Amounts:
         """Those that some modules make, and 0 for the others: values [k, R], of R choices of modules."""
         chosen = np.broadcast_to(self.modules, self.values.shape)[:, None] & bits > 0
-        return replace(self, values=np.where(chosen, self.values[:, None], 0.0))
+        return Amounts(np.where(chosen, self.values[:, None], 0.0), self.marks, self.modules)
 
 
 NOTHING = Amounts(np.zeros(0), np.zeros(0, dtype=np.int8))

@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (983, 8),
     "core": (8_227, 37),
-    "cost": (4_125, 20),
+    "cost": (4_130, 20),
     "envs": (1_509, 12),
     "export": (2_492, 17),
     "formats": (5_347, 21),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_315, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_955, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 78_960, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
