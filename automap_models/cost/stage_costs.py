@@ -239,7 +239,7 @@ class StageCosting:
         sizes[-1] += 1
         stages, ends = np.repeat(np.arange(len(sizes)), sizes), list(accumulate(sizes))
         counts = np.zeros((len(sizes), len(self.work.layers), len(self.work.kinds)))
-        np.add.at(counts, (stages, order, [*kinds, 0]), 1.0)
+        np.add.at(counts, (stages, np.array(order), np.array([*kinds, 0])), 1.0)
         first = [order[0], *(order[min(end, len(order) - 1)] for end in ends[:-1])]
         return counts, stages, first, [order[end - 1] for end in ends]
 

@@ -105,12 +105,12 @@ class Grid:
 
     def _splits_in_vain(self, degrees: Degrees) -> bool:
         """Whether sequences are split that could be whole, with smaller micro-batches on more ranks."""
-        tp, cp, ep, pp, dp, micro_batch, *others = d = degrees
+        tp, cp, ep, pp, dp, micro_batch, shared, etp = degrees
         if self.divides_samples or (common := gcd(cp, micro_batch)) == 1:
             return False
         for n in divisors(common)[1:]:
-            fewer = Degrees(tp, cp // n, ep, pp, dp * n, micro_batch // n, *others)
-            alike = fewer.expert_tensor == d.expert_tensor and self.zeros_of(fewer) == self.zeros_of(d)
+            fewer = Degrees(tp, cp // n, ep, pp, dp * n, micro_batch // n, shared, etp)
+            alike = fewer.expert_tensor == degrees.expert_tensor and self.zeros_of(fewer) == self.zeros_of(degrees)
             if alike and self._has_degrees(fewer):
                 return True
         return False
