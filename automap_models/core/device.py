@@ -80,8 +80,8 @@ class StepConstants:
             return np.asarray(self.product_efficiency * depth / (depth + self.half_size))
         high, wide = np.array(TILES, np.float64).T
         tiles = count[..., None] * np.ceil(rows[..., None] / high) * np.ceil(columns[..., None] / wide)
-        shares = (count * rows * columns)[..., None] / (tiles * high * wide)
-        shares *= tiles / multiprocessors / np.ceil(tiles / multiprocessors)
+        shares, rounds = (count * rows * columns)[..., None] / (tiles * high * wide), tiles / multiprocessors
+        shares *= rounds / np.ceil(rounds)
         read = 1.0 / high + 1.0 / wide
         best = (shares / (1.0 + self.half_size * (read - read.min()))).max(axis=-1)
         return np.asarray(self.product_efficiency * best * depth / (depth + self.half_size))

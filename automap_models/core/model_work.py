@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -153,7 +153,7 @@ class Amounts:
     def made_by(self, bits: IntArray) -> Amounts:
         """Those that some modules make, and 0 for the others: values [k, R], of R choices of modules."""
         chosen = np.broadcast_to(self.modules, self.values.shape)[:, None] & bits > 0
-        return replace(self, values=np.where(chosen, self.values[:, None], 0.0))
+        return Amounts(np.where(chosen, self.values[:, None], 0.0), self.marks, self.modules)
 
 
 NOTHING = Amounts(np.zeros(0), np.zeros(0, dtype=np.int8))
@@ -202,7 +202,7 @@ class LayerWork:
     saved_eagerly: Amounts = NOTHING
     backward: bool = True
 
-    @property
+    @cached_property
     def module_bits(self) -> int:
         """Of all modules that it has."""
         core = module_bits("core_attn") if self.kernels.core.any() else 0
@@ -239,6 +239,7 @@ class TowerLayers(NamedTuple):
     recomputes: bool = False
 
 
+@lru_cache(maxsize=1024)
 def module_bits(recompute: Recompute) -> int:
     """A bit for each of its modules, by their places in MODULES."""
     return sum(1 << MODULES.index(name) for name in modules_of(recompute))
@@ -302,6 +303,11 @@ class ModelWork:
         for name in filter(self._has, self.modules):
             sets += [(*others, name) for others in sets]
         return (*RECOMPUTE, *("+".join(names) for names in sets[1:] if names == _apart(names)))
+
+    @cached_property
+    def blocks(self) -> FloatArray:
+        """[k] how many blocks are of each layer."""
+        return np.bincount(self.order[1:-1], minlength=len(self.layers)).astype(np.float64)
 
     def kind(self, recompute: Recompute) -> int:
         """Which of `kinds` it is, without modules that the model does not have."""

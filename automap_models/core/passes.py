@@ -160,7 +160,7 @@ class Schedule:
             for_weights: [V] what of it a virtual stage keeps from I until W, for the gradients of the weights.
         """
         stages, waiting, begin = self._moments
-        nbytes = np.array([saved, for_weights], dtype=np.float64)[:, stages]  # [2, n, vp]
+        nbytes = np.array([saved, for_weights], dtype=np.float64).take(stages, axis=1)  # [2, n, vp]
         return tuple(np.maximum.reduceat(np.einsum("npv,pnv->n", waiting, nbytes), begin).tolist())
 
 

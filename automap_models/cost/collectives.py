@@ -95,10 +95,10 @@ def group_spans(nodes: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64]
     Returns:
         Two int64 [groups], and the largest number of groups that leave the same node.
     """
-    group, _, counts = _meetings(nodes, count)
+    group, node, counts = _meetings(nodes, count)
     inside = np.zeros(len(nodes), dtype=np.int64)
     np.maximum.at(inside, group, counts)
-    return inside, np.bincount(group), int(_leaving(nodes, count).max())
+    return inside, np.bincount(group), int(_leaving(group, node, count).max())
 
 
 def _meetings(nodes: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -109,9 +109,8 @@ def _meetings(nodes: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], 
     return group, node, counts
 
 
-def _leaving(nodes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """[count] how many groups share the link of each node, as they have devices in others, too; arguments as above."""
-    group, node, _ = _meetings(nodes, count)
+def _leaving(group: NDArray[np.int64], node: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """[count] how many groups share the link of each node, as they have devices in others, too; see `_meetings`."""
     return np.bincount(node[np.bincount(group)[group] > 1], minlength=count)
 
 
@@ -120,7 +119,7 @@ def _axis_s_per_byte(cluster: Cluster, nodes: NDArray[np.int64]) -> float:
     group, node, counts = _meetings(nodes, cluster.nodes)
     within_s, across = np.zeros(len(nodes)), np.bincount(group)
     np.maximum.at(within_s, group, 2.0 * (counts - 1) / counts / cluster.node_intra[node])
-    rings, between_s, leaving = 2.0 * (across - 1) / across, np.zeros(len(nodes)), _leaving(nodes, cluster.nodes)
+    rings, between_s, leaving = 2.0 * (across - 1) / across, np.zeros(len(nodes)), _leaving(group, node, cluster.nodes)
     for inter in np.unique(cluster.node_inter):  # the groups wait for the node whose link takes longest
         between_s = np.maximum(between_s, rings / inter * leaving[cluster.node_inter == inter].max())
     return float((within_s + between_s).max())

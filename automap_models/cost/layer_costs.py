@@ -75,6 +75,11 @@ class LayerCosts:
         forward, inputs, weights, again = np.moveaxis(self.times[..., :4], -1, 0)
         return np.stack([forward + both[..., 0], inputs + again + both[..., 1], weights], axis=-1)
 
+    @cached_property
+    def seconds(self) -> FloatArray:
+        """[k, R] of all of these."""
+        return np.asarray(self.passes.sum(axis=-1))
+
 
 class KernelCosts(NamedTuple):
     """What LayerCosts has but for ZeRO-3, with the times of each layer: [k, R, 12] as of StepClock.layer."""

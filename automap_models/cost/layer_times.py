@@ -22,8 +22,8 @@ and recurrences, and what comes before and after the blocks run in bfloat16.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -89,16 +89,20 @@ class Shares:
 
     def bytes_of(self, amounts: Amounts, *, gathered: bool = False) -> FloatArray:
         """[B, …] bytes of [k, …] amounts on a device."""
+        if not amounts.values.size:
+            return np.zeros((len(self.samples), *amounts.values.shape[1:]))
         factors = self.gathered if gathered else self.divided
         return np.asarray(factors[:, amounts.marks] @ amounts.values * self.widening)
 
     def summed(self, sums: Amounts) -> Amounts:
         """Sums of a layer: those of experts are none where a device has them whole."""
         of_experts, is_whole = (sums.marks & Mark.EXPERTS) > 0, self.strategy.expert_tensor == 1
-        return replace(sums, values=np.where(of_experts & is_whole, 0.0, sums.values), marks=sums.marks & ~Mark.EXPERTS)
+        return Amounts(np.where(of_experts & is_whole, 0.0, sums.values), sums.marks & ~Mark.EXPERTS, sums.modules)
 
     def parameters_of(self, amounts: Amounts) -> tuple[float, float]:
         """Parameters of a layer on a device, those of experts apart: others, and they."""
+        if not amounts.values.size:
+            return 0.0, 0.0
         values, of_experts = amounts.values * self.gathered[0, amounts.marks], (amounts.marks & Mark.EXPERTS) > 0
         return float(values[~of_experts].sum()), float(values[of_experts].sum())
 
@@ -110,8 +114,9 @@ class Shares:
         """
         s, marks = self.strategy, kernels.size_marks
         sizes = kernels.sizes * self.gathered[:, marks]
-        of_tokens = kernels.of_experts[:, None] & ((marks & Mark.SAMPLES) > 0)
-        sizes = np.where(of_tokens, np.ceil(sizes * s.ep / EXPERT_ROWS) * EXPERT_ROWS, sizes)
+        if kernels.of_experts.any():
+            of_tokens = kernels.of_experts[:, None] & ((marks & Mark.SAMPLES) > 0)
+            sizes = np.where(of_tokens, np.ceil(sizes * s.ep / EXPERT_ROWS) * EXPERT_ROWS, sizes)
         if s.sequence_parallel and s.tp > 1:
             replicated = ~kernels.of_tensor[:, None]
             sizes = np.where(replicated & ((marks & Mark.TOKENS) > 0), sizes / s.tp, sizes)
@@ -139,6 +144,7 @@ class StepClock:
         self, strategy: Strategy, device: Device, groups: ProcessGroups, shares: Shares, runtime: Runtime
     ) -> None:
         self.strategy, self.groups, self.shares, self.runtime = strategy, groups, shares, runtime
+        self.sizes_of = lru_cache(maxsize=1)(shares.sizes_of)  # times and bytes of a layer ask for the same ones
         self.constants: StepConstants = device.constants
         self.bytes_per_s = device.bytes_per_s
         self.multiprocessors, self.host = device.multiprocessors, device.host
@@ -232,7 +238,7 @@ class StepClock:
         is_product, core = kernels.products, kernels.core
         moved, moved_core = self._moved_bytes(kernels, is_product)
         times_s = moved * np.where(kernels.kinds == WorkKind.ROUTING, self.runtime.routing, 1.0) / self.bytes_per_s
-        sizes = self.shares.sizes_of(kernels)[:, is_product]
+        sizes = self.sizes_of(kernels)[:, is_product]
         flop = np.zeros(times_s.shape)
         flop[:, is_product] = 2.0 * sizes.prod(axis=2)
         computed_s = flop[:, is_product] / self._rates(sizes, kernels.of_activations[is_product], block)
@@ -274,7 +280,7 @@ class StepClock:
         """[B, n] seconds of casting to 8 bits what products are the first to read."""
         chosen = kernels.products & ~kernels.of_activations & (kernels.passes != WorkPass.WEIGHT)
         marks, forward = kernels.size_marks, kernels.passes == WorkPass.FORWARD
-        count, rows, columns, depth = np.moveaxis(self.shares.sizes_of(kernels), -1, 0)
+        count, rows, columns, depth = np.moveaxis(self.sizes_of(kernels), -1, 0)
         elements = np.zeros(count.shape)
         for side, other in ((1, rows), (2, columns)):
             of_tokens = (marks[:, side] & Mark.SAMPLES) > 0
@@ -306,7 +312,7 @@ class StepClock:
     def selected_bytes(self, kernels: Kernels) -> FloatArray:
         """[B] bytes of results of every second forward product, from the first, and of the attention core."""
         products = kernels.products & (kernels.passes == WorkPass.FORWARD)
-        results = self.shares.sizes_of(kernels)[..., :3].prod(axis=-1)
+        results = self.sizes_of(kernels)[..., :3].prod(axis=-1)
         of_core = results[:, products & kernels.core]
         elements = results[:, products & ~kernels.core][:, ::2].sum(axis=1)
         if of_core.size:
@@ -322,8 +328,9 @@ class StepClock:
             attained = min(attained, FLASH_2)
         flop = np.stack([forward_flop, FLASH_BACKWARD * forward_flop], axis=1)
         both = np.stack([moved[:, 0], moved[:, 1] + moved[:, 2]], axis=1)
-        times_s = np.maximum(flop / attained, both / self.bytes_per_s) + self.constants.launch_s
-        return np.pad(times_s, ((0, 0), (0, 1)))
+        times_s = np.zeros((len(flop), 3))
+        times_s[:, :2] = np.maximum(flop / attained, both / self.bytes_per_s) + self.constants.launch_s
+        return times_s
 
 
 def _by_pass(passes: NDArray[np.int8], amounts: FloatArray) -> FloatArray:

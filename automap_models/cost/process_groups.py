@@ -44,7 +44,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -66,8 +65,7 @@ Met = tuple[tuple[int, ...], ...]
 """Groups of nodes that groups of devices have members in, each such set once."""
 
 
-@dataclass(frozen=True)
-class ProcessGroup:
+class ProcessGroup(NamedTuple):
     """One kind of group, all of which communicate at the same time.
 
     Attributes:
@@ -178,8 +176,7 @@ class Message(NamedTuple):
         return LATENCY_S + self.zones_s + sent_bytes * self.crossing / self.inter
 
 
-@dataclass(frozen=True)
-class ProcessGroups:
+class ProcessGroups(NamedTuple):
     """All groups of a strategy that devices of one kind are in.
 
     Attributes:
@@ -262,22 +259,25 @@ def process_groups(
         shares = (*of_dense, *beside)
     efficiencies = constants.intra_efficiency, constants.inter_efficiency
 
+    pairs = _pairs(s.pp, bounds, group_bounds)
+    links = {met: cluster.slowest_links(met) for met in {lies[-1] for lies in (*spans, *pairs.values())}}
+
     def group(span: Span, share: float, of_links: tuple[float, float]) -> ProcessGroup:
-        links = cluster.slowest_links(span.met)
+        intra, inter, latency_s = links[span.met]
         lies = span.size, span.inside, span.nodes, span.sharing
-        return ProcessGroup(*lies, links.intra * of_links[0] * share, links.inter * of_links[1], links.latency_s)
+        return ProcessGroup(*lies, intra * of_links[0] * share, inter * of_links[1], latency_s)
 
     def message(crossing: int, met: Met) -> Message:
-        intra, inter, latency_s = cluster.slowest_links(met)
+        intra, inter, latency_s = links[met]
         return Message(crossing, intra * efficiencies[0] * of_messages, inter * efficiencies[1], latency_s)
 
     of_kinds = (*(efficiencies,) * 4, expert_shares or efficiencies, efficiencies)
     tensor, context, data, replicas, experts, expert_data = map(group, spans, shares, of_kinds)
-    between = {pair: message(*lies) for pair, lies in _pairs(s.pp, bounds, group_bounds).items()}
+    sent = {lies: message(*lies) for lies in set(pairs.values())}
     stages = ranks_of_stages(s.stages, s.pp, SCHEDULES[s.schedule].placement)
-    messages = tuple(between[min(pair), max(pair)] for pair in pairwise(stages))
+    messages = tuple(sent[pairs[min(pair), max(pair)]] for pair in pairwise(stages))
     groups = tensor, context, experts, data, expert_data, replicas
-    return ProcessGroups(*groups, messages, between[0, s.pp - 1])
+    return ProcessGroups(*groups, messages, sent[pairs[0, s.pp - 1]])
 
 
 _DENSE: Axes = ((4,), (3,), (2, 3), (1,))

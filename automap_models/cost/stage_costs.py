@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -231,21 +231,17 @@ class StageCosting:
         """[V, k, R] how many of each distinct layer a virtual stage has with each kind of recomputation; the virtual
         stage of each place; and [V] the first and the last layer of each, of an empty one the next and the one before.
         """
-        order = np.array(self.work.order)
-        layers = strategy.stage_layers(self.work.shape)
-        ends = 1 + np.cumsum(layers)
-        ends[-1] += 1
-        kinds = np.zeros(order.size, dtype=np.int64)
-        begin = 1
-        for count, (kind, blocks) in zip(layers, strategy.stage_recompute(self.work.shape), strict=True):
-            kinds[begin : begin + blocks] = self.work.kind(kind)
-            begin += count
-        kinds[0] = kinds[1] if layers[0] else 0  # of a tower; the embedding recomputes nothing
-        stages = np.searchsorted(ends, np.arange(order.size), side="right")
-        counts = np.zeros((ends.size, len(self.work.layers), len(self.work.kinds)))
-        np.add.at(counts, (stages, order, kinds), 1.0)
-        first = [order[0], *order[np.minimum(ends[:-1], order.size - 1)]]
-        return counts, stages, first, order[ends - 1].tolist()
+        order, sizes, kinds = self.work.order, list(strategy.stage_layers(self.work.shape)), [0]
+        for count, (kind, blocks) in zip(sizes, strategy.stage_recompute(self.work.shape), strict=True):
+            kinds += [self.work.kind(kind)] * blocks + [0] * (count - blocks)
+        kinds[0] = kinds[1] if sizes[0] else 0  # of a tower; the embedding recomputes nothing
+        sizes[0] += 1
+        sizes[-1] += 1
+        stages, ends = np.repeat(np.arange(len(sizes)), sizes), list(accumulate(sizes))
+        counts = np.zeros((len(sizes), len(self.work.layers), len(self.work.kinds)))
+        np.add.at(counts, (stages, np.array(order), np.array([*kinds, 0])), 1.0)
+        first = [order[0], *(order[min(end, len(order) - 1)] for end in ends[:-1])]
+        return counts, stages, first, [order[end - 1] for end in ends]
 
     # ---- time
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from automap_models.core.sharding import CANDIDATES
 from automap_models.core.units import counted, seconds, shortened, size, size_unit, time_unit
 from automap_models.formats.sharding_plan import ShardingReport
-from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.explore import Exploration
 from automap_models.plots.figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR, blank_figure
 from automap_models.simulate.breakdown import Breakdown
 
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
 
     from automap_models.core.result import Result
     from automap_models.core.staged import StagedPlan, StagedProblem
+    from automap_models.planners.portfolio.candidate import Candidate
+    from automap_models.planners.portfolio.explore import Exploration
 
 Part = Callable[[Breakdown], float]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from operator import attrgetter
 from types import MappingProxyType
 
@@ -132,16 +132,16 @@ class StrategyPricing:
     def _costings(self, strategy: Strategy) -> OfRanks:
         """Of each rank one for each kind of device and links."""
         costings: dict[object, StageCosting] = {}
-        of_ranks = []
-        for sites in sites_of(strategy, self.cluster):
-            of_rank = {}
+        of_ranks: list[list[StageCosting]] = []
+        for sites, ranks in groupby(sites_of(strategy, self.cluster)):
+            of_sites = []
             for site in sites:
                 layers = self.layers[site.group]
                 key = layers, layers.groups(strategy, site)
                 if key not in costings:
                     costings[key] = StageCosting(layers, strategy, site)
-                of_rank[costings[key]] = None
-            of_ranks.append(list(of_rank))
+                of_sites.append(costings[key])
+            of_ranks += [list(dict.fromkeys(of_sites))] * len(list(ranks))
         return of_ranks
 
     def estimate(self, strategy: Strategy) -> Estimate:
@@ -191,6 +191,8 @@ class StrategyPricing:
 
 def rank_memory(strategy: Strategy, cluster: Cluster) -> FloatArray:
     """[pp] bytes of the smallest device of each rank."""
+    if not cluster.groups:
+        return np.full(strategy.pp, cluster.memory, np.float64)
     return np.asarray(cluster.device_memory.reshape(strategy.pp, -1).min(axis=1))
 
 

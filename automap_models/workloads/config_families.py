@@ -7,8 +7,9 @@ What a file holds is checked against a schema made of the description: every siz
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,8 +17,10 @@ import msgspec
 import yaml
 from msgspec import NODEFAULT, Meta, field
 
-from automap_models.formats.schema import Document, Foreign, Positive, Share, read_yaml
+from automap_models.formats.schema import Document, Foreign, Positive, Share, convert, parse_yaml
 
+FAMILIES = "families.yaml"
+_DO = "install the package again"
 Size = Annotated[int, Meta(ge=1, le=1 << 24)]
 """Of one dimension of a parameter."""
 Heads = Annotated[int, Meta(ge=1, le=1 << 14)]
@@ -141,6 +144,7 @@ _SHARED_KEYS: dict[str, Any] = {
 """Keys of all families."""
 
 
+@lru_cache(maxsize=1024)
 def read_key(text: str) -> tuple[list[str], Any]:
     """The keys of a size, and what it is without; NODEFAULT where one of them has to be there."""
     keys, _, default = text.partition(" = ")
@@ -152,10 +156,21 @@ SERIES = ("stem", "ending", "projector", "further")
 
 
 @cache
-def families(file: str = "families.yaml") -> dict[str, Family]:
+def families(file: str = FAMILIES) -> dict[str, Family]:
     """Value of model_type → the family, of a file beside this one, in the order of their names."""
-    described = read_yaml(Path(__file__).with_name(file), dict[str, Family], do="install the package again")
-    members: dict[str, Family] = {}
-    for name, family in described.items():
-        members[name] = family if family.like is None else family.after(members[family.like])
-    return dict(sorted(members.items()))
+    return {name: family_named(name, file) for name in sorted(_entries(file))}
+
+
+@cache
+def family_named(name: str, file: str = FAMILIES) -> Family:
+    """One of them, of which alone, and of those that it is like, the description is read: the others take a while."""
+    described = parse_yaml(_entries(file)[name].encode(), file, _DO)
+    entry = convert(described, dict[str, Family], where=file, do=_DO)[name]
+    return entry if entry.like is None else entry.after(family_named(entry.like, file))
+
+
+@cache
+def _entries(file: str) -> dict[str, str]:
+    """Value of model_type → its lines of a file, the first of which begins with it."""
+    entries = re.split(r"^(?=\w)", Path(__file__).with_name(file).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {lines.partition(":")[0]: lines for lines in entries[1:]}

@@ -19,7 +19,7 @@ from automap_models.core.sublayer_sizes import SelectiveScan
 from automap_models.errors import BadInput
 from automap_models.formats.schema import decode_json, read_bytes, wrong
 from automap_models.workloads.catalogue import FACTORY, HAVE_DROPOUT, MODEL_TYPES, Dtype
-from automap_models.workloads.config_families import families
+from automap_models.workloads.config_families import family_named
 from automap_models.workloads.config_notes import GROUPS, UNPRICED, config_notes, family_of, left_out, nearest_family
 from automap_models.workloads.config_parts import ConfigOptions, further
 from automap_models.workloads.config_sizes import read_family
@@ -117,7 +117,7 @@ def decode_config(content: bytes, name: str, *, where: str, **options: Any) -> C
     if meant.dropout and family not in HAVE_DROPOUT:
         do = "leave it out, or give a model of bert, its relatives, bloom or gpt2"
         raise BadInput(f"is not known for models of {family}", where="`dropout`", do=do)
-    entry = families()[family]
+    entry = family_named(family)
     if entry.record == "image":
         config = read_image(entry, values, where)
     else:

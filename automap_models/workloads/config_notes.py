@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from automap_models.workloads.catalogue import MODEL_TYPES
-from automap_models.workloads.config_families import Family, families
+from automap_models.workloads.config_families import Family, families, family_named
 
 HEADS = (
     *("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining", "ForConditionalGeneration"),
@@ -80,7 +80,7 @@ _OFF: tuple[object, ...] = (None, False, 0, "", [], {}, "absolute")
 
 def config_notes(values: Mapping[str, Any], family: str) -> Iterator[str]:
     """Sentences on what the file's values say and nothing prices."""
-    entry = families()[family]
+    entry = family_named(family)
     kind = values.get("model_type")
     if kind != family:
         named = family_of(kind, values.get("architectures")) == family

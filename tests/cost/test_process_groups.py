@@ -138,7 +138,7 @@ def test_tokens_that_go_once_to_a_node_are_fewer_than_their_copies() -> None:
     """
     group = ProcessGroup(16, 8, 2, 1, 100e9, 25e9)
     assert group.dispatch_s(8e9, 8.0) == pytest.approx(8 * 255 / 256 / 25 + 10 * LATENCY_S)
-    assert replace(group, inter=1e15).dispatch_s(8e9, 8.0) == pytest.approx(0.15 * (1 - 0.9375**8) + 10 * LATENCY_S)
+    assert group._replace(inter=1e15).dispatch_s(8e9, 8.0) == pytest.approx(0.15 * (1 - 0.9375**8) + 10 * LATENCY_S)
     assert group.all_to_all_s(8e9) == pytest.approx(8 * 4 / 25 + 15 * LATENCY_S)
 
 
@@ -267,5 +267,5 @@ def test_what_goes_from_zone_to_zone_takes_their_link_and_its_latency() -> None:
     ((data, *_),) = [[groups.data for groups in rank] for rank in _of_ranks(cluster, tp=4, dp=3)]
     assert (data.inter, data.zones_s) == (0.25e9, 20e-3)
     assert data.gather_s(3e9) == pytest.approx(2 * ACROSS_S + 20e-3 + 2 / 3 * 3 * 4 / 0.25)
-    small = data.all_reduce_s(3.0), replace(data, zones_s=0.0).all_reduce_s(3.0)  # up and down a tree, or round twice
+    small = data.all_reduce_s(3.0), data._replace(zones_s=0.0).all_reduce_s(3.0)  # up and down a tree, or round twice
     assert small[0] - small[1] == pytest.approx(40e-3)

@@ -23,8 +23,8 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_221, 37),
-    "cost": (4_123, 20),
+    "core": (8_227, 37),
+    "cost": (4_130, 20),
     "envs": (1_509, 12),
     "export": (2_492, 17),
     "formats": (5_347, 21),
@@ -37,15 +37,15 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (3_852, 15),
+    "planners/strategies": (3_874, 15),
     "plots": (1_236, 9),
     "requests": (2_910, 15),
     "rl": (960, 9),
     "serve": (1_150, 7),
     "run": (4_713, 24),
-    "simulate": (1_803, 10),
+    "simulate": (1_805, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_101, 35),
+    "workloads": (6_116, 35),
     "zoo": (1, 1),
     "infer": (6_124, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_323, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_932, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 78_984, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -31,6 +31,7 @@ from automap_models.core.compiled import jit
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.schedules import WARM_UPS, micro_batches_per_round
 from automap_models.core.strategy import Strategy
+from automap_models.cost.layer_costs import LayerCosts
 from automap_models.planners import effort
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.subspace_costs import RankCosts, SubspaceCosts
@@ -58,7 +59,8 @@ def has_room(costs: RankCosts, recompute: Sequence[int], reserve: FloatArray) ->
         reserve: [S] bytes of each device that are left free.
     """
     least_bytes = costs.state + costs.saved[:, recompute].min(axis=1)
-    least = float(least_bytes @ costs.blocks) + float(least_bytes[list(costs.ends)].sum())
+    first, last = costs.ends
+    least = float(least_bytes @ costs.blocks) + float(least_bytes[first] + least_bytes[last])
     return least <= float((costs.room - reserve).sum()) * (1 + SLACK)
 
 
@@ -71,15 +73,26 @@ def degrees_bound(costs: RankCosts, recompute: list[int]) -> float:
     """
     if (key := tuple(recompute)) in costs.bounds:
         return costs.bounds[key]
-    strategy, of_ranks, speed = costs.strategy, costs.seconds, float(costs.strategy.pp)
-    seconds = of_ranks[0]
+    strategy, speed = costs.strategy, float(costs.strategy.pp)
     if len(costs.costings) > 1:
-        seconds, distinct = of_ranks.min(axis=0), list(dict.fromkeys(costs.work.order))
+        of_ranks, distinct = costs.seconds, list(dict.fromkeys(costs.work.order))
+        seconds = of_ranks.min(axis=0)
+        least_s = seconds[:, recompute].min(axis=1)
         speed = float((seconds / of_ranks)[:, distinct].max(axis=(1, 2)).sum())  # at most, over the fastest rank
-    work_s = float(seconds[:, recompute].min(axis=1) @ costs.blocks) + float(seconds[list(costs.ends), 0].sum())
+    else:
+        layers = costs.costings[0].of_layers
+        seconds, least_s = layers.seconds, _least_s(layers, key)
+    first, last = costs.ends
+    work_s = float(least_s @ costs.blocks) + float(seconds[first, 0] + seconds[last, 0])
     update = costs.even_update_s / (strategy.dp * strategy.cp)
     costs.bounds[key] = strategy.micro_batches * work_s / speed + update
     return costs.bounds[key]
+
+
+@lru_cache(maxsize=1024)
+def _least_s(layers: LayerCosts, recompute: tuple[int, ...]) -> FloatArray:
+    """[k] seconds of a layer for one micro-batch with that kind of recomputation with which it takes least."""
+    return np.asarray(layers.seconds[:, recompute].min(axis=1))
 
 
 @lru_cache(maxsize=8192)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, pairwise, product
+from math import prod
 
 import numpy as np
 
@@ -128,6 +129,8 @@ class Completions:
         sets = problem.recompute_sets(recompute, self.strategy.pp)
         self.sets = sorted(sets, key=lambda kinds: float(seconds[kinds[-1]]))  # the shortest first
         self.moments = laid_out(self.strategy).fullest
+        stages = list(chain(*(of_rank for of_rank, _ in self.moments)))
+        self.places = sorted(range(len(stages)), key=stages.__getitem__)  # of virtual stages, among those of all ranks
 
     @property
     def given_layers(self) -> tuple[int, ...] | None:
@@ -275,37 +278,36 @@ class Completions:
 
     def _fitting(self, of_stages: Sequence[Layers], recompute: Sequence[int]) -> list[Choice] | None:
         """The same of some kinds."""
-        chosen: list[Choice] = [(NONE, 0)] * len(of_stages)
+        chosen, kinds = list[Choice](), tuple(recompute)
         for rank, (stages, _) in enumerate(self.moments):
             of_rank = [of_stages[stage] for stage in stages]
-            key = (rank, *recompute, *of_rank)  # a move changes two virtual stages
+            key = (rank, kinds, *of_rank)  # a move changes two virtual stages
             if key not in self._of_ranks:
                 self._of_ranks[key] = self._of_rank(rank, of_rank, recompute)
             fitting = self._of_ranks[key]
             if fitting is None:
                 return None
-            for stage, choice in zip(stages, fitting, strict=True):
-                chosen[stage] = choice
-        return chosen
+            chosen += fitting
+        return [chosen[place] for place in self.places]
 
     def _of_rank(self, rank: int, of_stages: Sequence[Layers], recompute: Sequence[int]) -> list[Choice] | None:
         """The same of one rank, whose virtual stages have these layers."""
         stages, moments = self.moments[rank]
         tables = [self._table(rank, *stage, recompute) for stage in zip(stages, of_stages, strict=True)]
-        counts = np.array([len(choices) for choices, *_ in tables])
+        counts = [len(choices) for choices, *_ in tables]
         effort.count(effort.FITTING)
-        effort.count(effort.TRIALS, min(counts.prod(dtype=np.float64), float(counts.sum()) ** 2) * len(moments))
+        effort.count(effort.TRIALS, min(float(prod(counts)), float(sum(counts)) ** 2) * len(moments))
         logits = self.costs.costings[0].logits_bytes if self.strategy.stages - 1 in stages else 0.0
         room = float(self.costs.room[rank]) + logits - self._gathered_bytes(rank, of_stages)
         room -= sum(state for *_, state in tables)
-        amounts = np.zeros((len(stages), 4, counts.max()))
+        amounts = np.zeros((len(stages), 4, max(counts)))
         for row, (choices, of_stage, *_) in zip(amounts, tables, strict=True):
             row[:, : len(choices)] = of_stage
         if OFFLOAD in recompute or self.costs.costings[0].host is not None:
             hosts = self._host_room(of_stages) / len(stages)
             for row, (choices, _, away, _), most in zip(amounts, tables, moments[:, 0].max(axis=0), strict=True):
                 row[3, : len(choices)][away * most > hosts] = np.inf
-        fitting = shortest_choices(counts, amounts, moments.astype(np.float64), room, logits).tolist()
+        fitting = shortest_choices(np.array(counts), amounts, moments.astype(np.float64), room, logits).tolist()
         return None if fitting[0] < 0 else [choices[i] for (choices, *_), i in zip(tables, fitting, strict=True)]
 
     def _table(self, rank: int, stage: int, layers: Layers, recompute: Sequence[int]) -> Table:

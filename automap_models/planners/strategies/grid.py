@@ -72,7 +72,8 @@ class Grid:
         self.precision, self.dispatcher, self.offload = problem.precision, problem.dispatcher, problem.offload
         self.groups: int = problem.fixed.get("dp_replicate", 1)
         self.shape, self.devices, self.within = problem.work.shape, problem.cluster.devices, problem.within
-        self._choices: dict[Degrees, Sequence[ScheduleChoice]] = {}
+        self.divides_samples = bool({"cp", "dp", "micro_batch"} & set(self.fixed))
+        self._choices: dict[tuple[int, int], Sequence[ScheduleChoice]] = {}
 
     def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
         return (self.fixed[name],) if name in self.fixed else values
@@ -96,21 +97,20 @@ class Grid:
             eps = [ep for ep in self._values("ep", divisors(experts)) if not (folds % ep or experts % ep)]
             micro_batches = [size for size in self._values("micro_batch", divisors(samples)) if samples % size == 0]
             shares = self._values("sequence_parallel", (True, False) if tp > 1 else (False,))
+            shares = [shared for shared in shares if not shared or shape.sequence % (tp * cp) == 0]
             for ep, micro_batch, shared in product(eps, micro_batches, shares):
                 degrees = Degrees(tp, cp, ep, pp, dp, micro_batch, shared, etp)
-                divides = not shared or shape.sequence % (tp * cp) == 0
-                if divides and self._has_degrees(degrees) and not self._splits_in_vain(degrees):
+                if self._has_degrees(degrees) and not self._splits_in_vain(degrees):
                     yield degrees
 
     def _splits_in_vain(self, degrees: Degrees) -> bool:
         """Whether sequences are split that could be whole, with smaller micro-batches on more ranks."""
-        d = degrees
-        common = gcd(d.cp, d.micro_batch)
-        if common == 1 or {"cp", "dp", "micro_batch"} & set(self.fixed):
+        tp, cp, ep, pp, dp, micro_batch, shared, etp = degrees
+        if self.divides_samples or (common := gcd(cp, micro_batch)) == 1:
             return False
         for n in divisors(common)[1:]:
-            fewer = d._replace(cp=d.cp // n, dp=d.dp * n, micro_batch=d.micro_batch // n)
-            alike = fewer.expert_tensor == d.expert_tensor and self.zeros_of(fewer) == self.zeros_of(d)
+            fewer = Degrees(tp, cp // n, ep, pp, dp * n, micro_batch // n, shared, etp)
+            alike = fewer.expert_tensor == degrees.expert_tensor and self.zeros_of(fewer) == self.zeros_of(degrees)
             if alike and self._has_degrees(fewer):
                 return True
         return False
@@ -127,8 +127,10 @@ class Grid:
 
     def zeros(self, degrees: Degrees) -> Sequence[int]:
         """Stages of ZeRO that make a difference."""
-        alone = degrees.dp * degrees.cp == 1 and "zero" not in self.fixed
-        return [zero for zero in self.zeros_of(degrees) if not (alone and zero)]
+        zeros = self.zeros_of(degrees)
+        if degrees.dp * degrees.cp > 1 or "zero" in self.fixed:
+            return zeros
+        return [zero for zero in zeros if not zero]
 
     def zeros_of(self, divided: Divided) -> Sequence[int]:
         """Stages of ZeRO of what divides devices like this, whether they make a difference or not."""
@@ -153,36 +155,36 @@ class Grid:
 
     def schedules(self, degrees: Degrees) -> Sequence[ScheduleChoice]:
         """Schedules with virtual stages that run so many micro-batches."""
-        if degrees not in self._choices:
-            self._choices[degrees] = self._runnable(degrees)
-        return self._choices[degrees]
+        if not self.zeros(degrees):
+            return ()
+        key = degrees.pp, self.problem.global_batch // (degrees.dp * degrees.micro_batch)
+        if key not in self._choices:
+            self._choices[key] = self._runnable(*key)
+        return self._choices[key]
 
-    def _runnable(self, degrees: Degrees) -> Sequence[ScheduleChoice]:
-        micro_batches = self.problem.global_batch // (degrees.dp * degrees.micro_batch)
+    def _runnable(self, pp: int, micro_batches: int) -> Sequence[ScheduleChoice]:
         virtual = self.fixed.get("vp")
         if "layers" in self.fixed and virtual is None:
-            virtual, odd = divmod(len(self.fixed["layers"]), degrees.pp)
+            virtual, odd = divmod(len(self.fixed["layers"]), pp)
             if odd or not virtual:
                 return ()
         schedule = self.fixed.get("schedule")
         names = (schedule,) if schedule else self.problem.work.schedules
-        choices = _schedules(degrees.pp, micro_batches, self.shape.layers, names, virtual)
+        choices = _schedules(pp, micro_batches, self.shape.layers, names, virtual)
         within = self.within
         if within is not None:
             choices = tuple(
                 choice
                 for choice in choices
-                if within.schedule_objection(choice.schedule, degrees.pp, micro_batches, choice.vp) is None
-                and (within.cuts != "inner blocks" or degrees.pp * choice.vp <= self.shape.layers)
+                if within.schedule_objection(choice.schedule, pp, micro_batches, choice.vp) is None
+                and (within.cuts != "inner blocks" or pp * choice.vp <= self.shape.layers)
             )
-        if not self.zeros(degrees):
-            return ()
         without = self.problem.without
         return [
             choice
             for choice in choices
-            if (UNEQUAL not in without or self.shape.layers % (degrees.pp * choice.vp) == 0)
-            and (SPLIT not in without or choice.schedule not in SPLITTING or degrees.pp * choice.vp == 1)
+            if (UNEQUAL not in without or self.shape.layers % (pp * choice.vp) == 0)
+            and (SPLIT not in without or choice.schedule not in SPLITTING or pp * choice.vp == 1)
         ]
 
     def costs(self, shared: SharedCosts, degrees: Degrees, zero: int) -> RankCosts:

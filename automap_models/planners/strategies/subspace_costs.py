@@ -11,7 +11,7 @@ Seconds and bytes of a stage are sums over its layers, whichever they are. What 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.strategy import Strategy
+from automap_models.cost.layer_costs import LayerCosts
 from automap_models.cost.stage_costs import SENDING_ALONE, StageCosting
 from automap_models.cost.strategy import frozen_shares, state_bytes
 from automap_models.planners import effort
@@ -76,16 +77,17 @@ class RankCosts:
         layers = costing.of_layers
         order = self.work.order
         self.ends = Ends(order[0], order[-1])
-        self.blocks = np.bincount(order[1:-1], minlength=len(self.work.layers)).astype(np.float64)
+        self.blocks = self.work.blocks
         self.saved, self.for_weights = layers.memory[..., 0], layers.memory[..., 1]
         self._columns: dict[tuple[int, ...], Columns] = {}
-        self._undominated: dict[tuple[int, ...], list[int]] = {}
         self.estimates: dict[Hashable, Sequence[tuple[float, Any]]] = {}
         self.bounds: dict[tuple[int, ...], float] = {}
 
     @cached_property
     def seconds(self) -> FloatArray:
         """[S, k, R] of all passes of a layer for one micro-batch."""
+        if len(self.costings) == 1:
+            return self._least([self.costings[0].of_layers.seconds])
         return np.asarray(self.passes.sum(axis=-1))
 
     @cached_property
@@ -105,7 +107,7 @@ class RankCosts:
         costing = self.costings[0]
         others, of_experts = costing.of_layers.parameters.T
         parts = state_bytes(self.strategy, others, of_experts, costing.trained_bytes)
-        return np.asarray(np.sum(parts, axis=0) + costing.of_layers.frozen_bytes @ frozen_shares(self.strategy))
+        return np.asarray(sum(parts) + costing.of_layers.frozen_bytes @ frozen_shares(self.strategy))
 
     @cached_property
     def room(self) -> FloatArray:
@@ -138,22 +140,13 @@ class RankCosts:
     @cached_property
     def optimizer(self) -> FloatArray:
         """[k] seconds of a layer's update, once a step; the slowest rank's counts."""
-        return np.asarray(np.max([g.optimizer_s(*g.of_layers.parameters.T) for g in self.costings], axis=0))
+        of_kinds = [g.optimizer_s(*g.of_layers.parameters.T) for g in self.costings]
+        return np.asarray(np.max(of_kinds, axis=0) if len(of_kinds) > 1 else of_kinds[0])
 
     def undominated(self, recompute: Sequence[int]) -> list[int]:
         """Of some kinds of recomputation those than which no other one takes and keeps less in all blocks."""
-        key = tuple(recompute)
-        if key not in self._undominated:
-            blocks = np.flatnonzero(self.blocks)
-            layers = [costing.of_layers for costing in self.costings]
-            amounts = [part[blocks][:, key].swapaxes(0, 1) for costs in layers for part in (costs.passes, costs.memory)]
-            of_kinds = np.concatenate([part.reshape(len(key), -1) for part in amounts], axis=1)
-            less = (of_kinds[:, None] <= of_kinds[None]).all(axis=2)  # [R, R] whether one is no more than another
-            better = (less & (~less.T | np.tri(len(key), k=-1, dtype=np.bool_).T)).any(
-                axis=0
-            )  # of two equals the first
-            self._undominated[key] = [recompute[i] for i in np.flatnonzero(~better).tolist()]
-        return self._undominated[key]
+        costs = dict.fromkeys(costing.of_layers for costing in self.costings)
+        return _undominated(tuple(costs), tuple(sorted(self.costings[0].layers.blocks)), tuple(recompute))
 
     def columns(self, recompute: list[int], *, ends: bool) -> Columns:
         """Of blocks with each of some kinds of recomputation; or of all layers, `ends` among them."""
@@ -216,7 +209,8 @@ class RankCosts:
     @cached_property
     def even_update_s(self) -> float:
         """Seconds of the update where all ranks share it evenly."""
-        update_s = float(self.optimizer @ self.blocks) + float(self.optimizer[list(self.ends)].sum())
+        first, last = self.ends
+        update_s = float(self.optimizer @ self.blocks) + float(self.optimizer[first] + self.optimizer[last])
         return update_s / self.strategy.pp
 
 
@@ -261,3 +255,14 @@ class SubspaceCosts:
             self.messages = np.zeros(stages - 1)
         self.starts = np.full(stages, ranks.starts_s[1])
         self.starts[0] = ranks.starts_s[0]
+
+
+@lru_cache(maxsize=1024)
+def _undominated(layers: tuple[LayerCosts, ...], blocks: tuple[int, ...], recompute: tuple[int, ...]) -> list[int]:
+    amounts = [
+        part[list(blocks)][:, recompute].swapaxes(0, 1) for costs in layers for part in (costs.passes, costs.memory)
+    ]
+    of_kinds = np.concatenate([part.reshape(len(recompute), -1) for part in amounts], axis=1)
+    less = (of_kinds[:, None] <= of_kinds[None]).all(axis=2)  # [R, R] whether one is no more than another
+    better = (less & (~less.T | np.tri(len(recompute), k=-1, dtype=np.bool_).T)).any(axis=0)  # of two equals the first
+    return [recompute[i] for i in np.flatnonzero(~better).tolist()]
