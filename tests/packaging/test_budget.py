@@ -41,19 +41,19 @@ BUDGET = {
     "plots": (1_236, 9),
     "requests": (2_909, 15),
     "rl": (960, 9),
-    "serve": (1_150, 7),
+    "serve": (1_148, 7),
     "run": (4_713, 24),
     "simulate": (1_803, 10),
     "torch_export": (2_845, 13),
     "workloads": (6_101, 35),
     "zoo": (1, 1),
-    "infer": (6_124, 37),
+    "infer": (6_127, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_315, 33),
+    "benchmarks": (6_316, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_908, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 78_909, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
