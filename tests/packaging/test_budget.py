@@ -28,7 +28,7 @@ BUDGET = {
     "envs": (1_509, 12),
     "export": (2_492, 17),
     "formats": (5_347, 21),
-    "importing": (2_268, 16),
+    "importing": (2_293, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_316, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_909, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 78_934, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
