@@ -336,7 +336,7 @@ function showTimeline(timeline, error) {
     legend: { show: false }, series: [{}, {}], hooks: { draw: [drawPasses], setCursor: [showMoment] },
     cursor: { y: false, points: { show: false } }, padding: [rem() / 2, 2 * rem(), 0, 0],
     scales: { x: { time: false }, y: { dir: -1, range: [-0.5, drawn.ranks - 0.5] } },
-    axes: [axis({ values: (_, times) => times.map(seconds) }), axis({ label: "rank", incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500], space: rem(), grid: { show: false } })],
+    axes: [axis({ values: (_, times) => times.map(seconds), grid: { show: false } }), axis({ label: "rank", incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500], space: rem(), grid: { show: false } })],
   }, [[0, drawn.length_s], [null, null]]);
 }
 
