@@ -75,7 +75,11 @@ class Group:
 
 
 def groups_of(path: Path, sources: Sequence[str]) -> list[Group]:
-    """The groups of a file, of these sources; all that somebody published as a plan if there are none."""
+    """The groups of a file, of these sources; all that somebody published as a plan if there are none.
+
+    Raises:
+        BadInput: see `read_measured_steps`; or there is no such step.
+    """
     devices = {name: read_device(name) for name in known_devices()}
     rows = defaultdict(list)
     for step in read_measured_steps(path):
@@ -85,6 +89,9 @@ def groups_of(path: Path, sources: Sequence[str]) -> list[Group]:
         if estimate is not None:
             key = (step.source, step.system, step.model.shape, step.cluster, strategy.global_batch, strategy.precision)
             rows[key].append((step, estimate))
+    if not rows:
+        what = f"has no step with a price of {', '.join(sources or BY)}"
+        raise BadInput(what, where=str(path), do="give another file or --source")
     return [Group(some, step_work(some[0][0])) for some in rows.values()]
 
 
@@ -132,7 +139,8 @@ def main() -> None:
     ratios = np.array([ratio for _, ratio in rows if ratio is not None])
     slower = int((ratios > 1 + TIE).sum())
     print(f"\n{len(groups)} groups, {ratios.size} with a published plan that fits: {slower} found slower;")
-    print(f"median ratio {np.median(ratios):.3f}, longest {max(ratios):.3f}, shortest {min(ratios):.3f}")
+    if ratios.size:
+        print(f"median ratio {np.median(ratios):.3f}, longest {max(ratios):.3f}, shortest {min(ratios):.3f}")
 
 
 if __name__ == "__main__":

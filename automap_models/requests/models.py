@@ -66,12 +66,13 @@ def _named(name: str, workload: Workload) -> NamedModel:
 def _sizes(name: str, workload: Workload) -> tuple[str, int | None, int | None]:
     """Family, layers and width, without any library."""
     if workload.architecture is None:
-        values = json.loads((PUBLISHED / f"{name}.json").read_bytes())
+        document = json.loads((PUBLISHED / f"{name}.json").read_bytes())
+        values = document.get("text_config", document)
         layers, hidden = (
             next((values[key] for key in keys.split() if key in values), None)
             for keys in ("num_hidden_layers n_layer num_layers n_layers encoder_layers", "hidden_size n_embd d_model")
         )
-        return values["model_type"], layers or len(values.get("hybrid_override_pattern", "")), hidden
+        return document["model_type"], layers or len(values.get("hybrid_override_pattern", "")), hidden
     module, _, constant = workload.architecture.partition(":")
     if module != "sizes":
         return module, None, None

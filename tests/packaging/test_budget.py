@@ -39,7 +39,7 @@ BUDGET = {
     "planners/staged": (3_387, 19),
     "planners/strategies": (3_829, 15),
     "plots": (1_236, 9),
-    "requests": (2_909, 15),
+    "requests": (2_910, 15),
     "rl": (960, 9),
     "serve": (1_148, 7),
     "run": (4_713, 24),
@@ -50,10 +50,10 @@ BUDGET = {
     "infer": (6_127, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_316, 33),
+    "benchmarks": (6_324, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_934, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 78_935, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -95,7 +95,8 @@ def written(document: object, folder: Path) -> Path:
 def parameters(architecture: Architecture) -> int:
     """Number of trainable parameters, by the closed forms; test_transformer.py holds these against JAX's models."""
     work = model_work(architecture, "m", 4, "float32")
-    return round(sum(work.layers[layer].parameters.values.sum() for layer in work.order))
+    encoding = sum(part.copies * part.layer.parameters.values.sum() for part in work.tower)
+    return round(encoding + sum(work.layers[layer].parameters.values.sum() for layer in work.order))
 
 
 SAMPLES = {

@@ -71,6 +71,22 @@ def test_a_word_of_the_name_or_of_the_family_chooses_models(capsys: pytest.Captu
     assert "arXiv 2407.21783" in model["source"]
 
 
+def test_a_model_of_images_has_the_layers_of_its_text_and_all_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    """The numbers of the published weights, to the last one, of four towers and projectors."""
+    published = {
+        "qwen2-vl-7b": (28, 3584, 8_291_375_616),
+        "qwen2.5-vl-72b": (80, 8192, 73_410_777_344),
+        "qwen3-vl-8b": (36, 4096, 8_767_123_696),
+        "qwen3-vl-30b-a3b": (48, 2048, 31_070_754_032),
+        "llava-1.5-7b": (32, 4096, 7_063_427_072),
+        "paligemma-3b": (18, 2048, 2_923_466_480),
+    }
+    for name, sizes in published.items():
+        assert main(["models", name, "--json"]) == 0
+        (model,) = json.loads(capsys.readouterr().out)["models"]
+        assert (model["layers"], model["hidden"], model["parameters"]) == sizes
+
+
 def test_a_name_of_the_hub_is_found() -> None:
     """`automap models Qwen/Qwen3-8B` was in no name, while `automap plan` took it."""
     assert [model.name for model in solve(ModelsRequest("Qwen/Qwen3-8B"))] == ["qwen3-8b"]

@@ -300,6 +300,9 @@ def test_a_hyphen_in_a_name_is_as_good_as_an_underscore() -> None:
         ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3-30b-a3b"),
         ("Qwen/Qwen3-Coder-480B-A35B-Instruct", "qwen3-coder-480b-a35b"),
         ("allenai/OLMo-2-1124-7B", "olmo2-7b"),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2.5-vl-7b"),
+        ("Qwen/Qwen3-VL-30B-A3B-Thinking", "qwen3-vl-30b-a3b"),
+        ("llava-hf/llava-1.5-7b-hf", "llava-1.5-7b"),
         ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "llama3.1-70b"),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", None),  # whose output matrix is its own
         ("gpt2-9b", None),
