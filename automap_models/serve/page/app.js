@@ -488,7 +488,7 @@ function plot(node, what, points) {
   chart(node, 18, {
     padding: [rem(), 2 * rem(), 0, 0], scales: { x: { time: false, log: 2, ...scale(places) }, y: scale(steps) }, cursor: { y: false, drag: { x: false } },
     axes: [axis({ label: what, values: (_, values) => values.map((value) => value == null ? "" : figures(value)) }), axis({ size: 4.2 * rem(), values: (_, values) => values.map((s) => s == null ? "" : seconds(s)) })],
-    series: [{ label: what, value: (_, place) => place == null ? "" : figures(place) }, series("step", "accent"), ...(tight ? [series("that does not surely fit", "bad", { paths: () => null })] : [])],
+    series: [{ label: what, value: (_, place) => place == null ? "" : figures(place) }, series("step", "accent"), ...(tight ? [series("step that may not fit", "bad", { paths: () => null })] : [])],
   }, [places, steps, ...(tight ? [points.map((p) => p.verdict === "fits" ? null : p.step_s)] : [])]);
   node.setAttribute("aria-label", said);
   const row = (kind, scope, cells) => make("tr", {}, ...cells.map((cell) => make(kind, scope, cell)));
