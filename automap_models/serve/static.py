@@ -1,6 +1,6 @@
 """`automap serve --static`: the page as files, beside the answers that it would ask for, to be hosted anywhere.
 
-    DIR/index.html, app.js, style.css, uplot the page, as `automap serve` has it
+    DIR/index.html, app.js, …                the page, as `automap serve` has it
         api/models, api/clusters             what there is to choose from; `static` says how much was computed
         answers/MODEL/CLUSTER/index.json     the best strategy; a strategy's fields → the number of its file, or why not
                               0.json …       price, choices, timeline and copies of one strategy

@@ -410,7 +410,7 @@ def test_models_and_clusters_are_what_one_can_ask_for(client: TestClient) -> Non
 
 def test_the_page_asks_for_nothing_from_elsewhere(client: TestClient) -> None:
     """It works without the internet: no address in any of its files but the names of XML, and where uPlot is from."""
-    page = client.get("/").text + client.get("/app.js").text + client.get("/style.css").text
+    page = "".join(client.get(f"/{name}").text for name in ("", "app.js", "draw.js", "style.css"))
     assert page.count("http") == page.count("http-equiv") + page.count("http://www.w3.org/2000/svg") == 2
     assert re.findall("http.*", client.get("/uplot/uPlot.iife.min.js").text) == [
         "https://github.com/leeoniya/uPlot (v1.6.32) */"
