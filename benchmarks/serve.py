@@ -37,7 +37,8 @@ MOVES = {
 }
 ALONE = 400
 """Questions of a user who is alone."""
-PAGE = ("", "app.js", "style.css", "api/models", "api/clusters")
+PLOTS = ("uplot/uPlot.iife.min.js", "uplot/uPlot.min.css")
+PAGE = ("", "app.js", "draw.js", "style.css", *PLOTS, "api/models", "api/clusters")
 """What is loaded before the first question."""
 RUN = "import sys; from automap_models.infer.app import main; sys.exit(main(['serve', '--port', '0', '--json']))"
 

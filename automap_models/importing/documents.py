@@ -311,16 +311,35 @@ def _addition(text: str, group: Mapped, values: Values) -> tuple[Span, str]:
     return (end, end), "".join(f"{indent}{line}" for line in block.splitlines())
 
 
-def unread(document: Document, target: str, read: Sequence[str] = ()) -> tuple[dict[str, str], list[str]]:
-    """Keys that may matter and are neither read nor known, with their lines; and what is noted of known ones."""
+def unread(
+    document: Document, target: str, read: Sequence[str] = (), precision: str = ""
+) -> tuple[dict[str, str], list[str]]:
+    """Keys that may matter and are neither read nor known, with their lines; and what is noted of known ones.
+
+    Args:
+        target: of tables.yaml.
+        read: patterns of keys that are read.
+        precision: of the strategy; some keys matter beside one only.
+    """
     lists, left_out, notes = tables()[target], dict[str, str](), list[str]()
     passed = (*read, *lists.get("read", ()), *lists["cannot matter"])
+    noted = {**lists.get(f"noted beside {precision}", {}), **lists.get("noted", {})}
     for path, value in leaves(document.values):
         name = ".".join(path)
-        if value in FALSE:
-            continue
-        if note := next((note for pattern, note in lists.get("noted", {}).items() if fnmatchcase(name, pattern)), None):
+        note = note_of(noted, name, value)
+        if note:
             notes.append(f"`{name}`: {note}")
-        elif not any(fnmatchcase(name, pattern) for pattern in passed):
+        elif note is None and value not in FALSE and not any(fnmatchcase(name, pattern) for pattern in passed):
             left_out[name] = document.line(path)
     return left_out, notes
+
+
+def note_of(noted: Mapping[str, Any], name: str, value: Any) -> str | None:
+    """What is noted of a key with this value: of any value that says something, or of some words; empty: nothing.
+
+    None of a key that `noted` has not.
+    """
+    note = next((note for pattern, note in noted.items() if fnmatchcase(name, pattern)), None)
+    if isinstance(note, dict):
+        return next((text for word, text in note.items() if str(word).lower() == str(value).lower()), "")
+    return "" if note is not None and value in FALSE else note

@@ -19,6 +19,7 @@ from typing import Any
 from automap_models.core.strategy import MODULES, ONCE_A_NODE
 from automap_models.errors import BadInput
 from automap_models.export.megatron import COUNTS, LIMITS, PRECISIONS, REMAKING, SIZES
+from automap_models.importing.documents import note_of
 from automap_models.importing.megatron_arguments import DEVICES, NODES, Arguments, listed, parsed
 from automap_models.importing.megatron_model import LAYERS, model_of
 from automap_models.importing.megatron_rewrite import (
@@ -110,7 +111,11 @@ def setting_of(given: Arguments, vocabulary: int | None, program: str = "pretrai
         per_node=per_node,
         refusals=tuple(_refusals(given)),
         unread=unknown,
-        notes=tuple(f"`{given.name(name)}`: {note}" for name, note in lists["noted"].items() if name in given),
+        notes=tuple(
+            f"`{given.name(name)}`: {note}"
+            for name, (_, *words) in given.words.items()
+            if (note := note_of(lists["noted"], name, words[0].text if words else True))
+        ),
     )
 
 

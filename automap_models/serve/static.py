@@ -1,6 +1,6 @@
 """`automap serve --static`: the page as files, beside the answers that it would ask for, to be hosted anywhere.
 
-    DIR/index.html, app.js, style.css        the page, as `automap serve` has it
+    DIR/index.html, app.js, …                the page, as `automap serve` has it
         api/models, api/clusters             what there is to choose from; `static` says how much was computed
         answers/MODEL/CLUSTER/index.json     the best strategy; a strategy's fields → the number of its file, or why not
                               0.json …       price, choices, timeline and copies of one strategy
@@ -28,7 +28,6 @@ from automap_models.serve import ServeRequest, answers
 from automap_models.serve.questions import Question, request_of
 
 PAGE = Path(__file__).parent / "page"
-FILES = ("index.html", "app.js", "style.css")
 MOST_DEGREE = 8
 """Of tp, pp and ep in the grid."""
 MOST_PASSES = 2_048
@@ -81,8 +80,7 @@ def write_static(request: ServeRequest, watch: Watch) -> dict[str, int]:
 
 def _write_page(folder: Path, request: ServeRequest, strategies: int) -> None:
     """The page, and what there is to choose from on it."""
-    for name in FILES:
-        shutil.copy(PAGE / name, folder / name)
+    shutil.copytree(PAGE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("api.html"))
     every = answers.clusters()
     named = {cluster["name"]: cluster for cluster in every["clusters"]}
     sized = {"kinds": [], "devices": 0}

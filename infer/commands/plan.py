@@ -108,7 +108,7 @@ COMMAND = Command(
     description="Find the best way of training a model on a cluster: data parallelism, operator partitioning, "
     "pipeline stages, or stages that do the others inside, all priced by one model and ranked.",
     epilog=EPILOG,
-    exits={3: "no plan fits the memory"},
+    exits={3: "no plan fits the memory, or not the one that is priced"},
     add_arguments=add_arguments,
     outputs=(
         Output("plan", ("--out",), "write the best plan as JSON"),

@@ -16,6 +16,7 @@ from automap_models.core.microbatch import SAMPLE_TOKENS, microbatch_size
 from automap_models.core.result import TIE, Bound
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, listed, percent, rounds, seconds, size, span
+from automap_models.errors import Infeasible
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import ClusterDocument, read_kinds
 from automap_models.formats.staged_plan import SCHEMA, plan_document
@@ -48,7 +49,9 @@ def report(request: ExploreRequest, answer: Explored | StrategyResult | Candidat
         return replace(of_strategy, warnings=(*of_strategy.warnings, *slow))
     notes = notes_of(request.source)
     if isinstance(answer, Candidate):
-        return Report(partial(print_candidate, answer), partial(candidate_document, answer), warnings=notes)
+        code = 0 if answer.fits else Infeasible.exit_code
+        show, document = partial(print_candidate, answer), partial(candidate_document, answer)
+        return Report(show, document, warnings=notes, exit_code=code)
     space = answer.exploration.space
     devices: list[Device | None] = [*read_kinds(space.cluster).values()] or [space.device]
     notes += tuple(slow_products(space.model.profile.dtype, devices))

@@ -80,10 +80,10 @@ def choice_facts(choice: Choice | None, cluster: Cluster) -> Iterator[tuple[str,
 
 
 def exit_code(request: PlanRequest, sizes: Sizes) -> int:
-    """That of a plan that does not fit where none of several meets the deadline and the budget, else 0."""
+    """That of plans of which none fits the memory, or none meets the deadline and the budget, else 0."""
     runs = [run for run in (run_of(request, *entry) for entry in sizes) if run is not None]
     missed = bool(runs) and all(run.in_time is False or run.in_budget is False for run in runs)
-    return Infeasible.exit_code if missed else 0
+    return Infeasible.exit_code if missed or not any(estimate.fits for _, estimate in sizes) else 0
 
 
 def run_document(request: PlanRequest, cluster: Cluster, estimate: Estimate) -> dict[str, Any]:

@@ -159,3 +159,72 @@ def test_packed_samples_are_noted(text: str, documents: str, noted: str, tmp_pat
     setting = read_setting(str(path), {})
     assert setting.documents == documents
     assert noted in "".join(setting.notes) and bool(noted) == bool(setting.notes)
+
+
+ACCELERATE = "distributed_type: FSDP\nnum_processes: 8\nmixed_precision: bf16\n{}\n"
+LLAMA_FACTORY = "model_name_or_path: meta-llama/Llama-3.1-8B\nfinetuning_type: full\nbf16: {}\ntf32: true\n"
+DEEPSPEED = '{{"train_micro_batch_size_per_gpu": 1, "bf16": {{"enabled": true}}, {}}}'
+ACTOR = "actor_rollout_ref: {{model: {{path: Qwen/Qwen2.5-7B, {}}}, actor: {{strategy: fsdp}}}}\n"
+NEMO = "model: {{micro_batch_size: 1, num_layers: 2, hidden_size: 64, num_attention_heads: 2, {}}}"
+TITAN = '[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\ntensor_parallel_degree = 2\n{}\n'
+
+
+@pytest.mark.parametrize(
+    ("ending", "text", "noted", "unread"),
+    [
+        (".yaml", AXOLOTL.format("''") + "bf16: false\ntf32: true\n", "tf32", ""),
+        (".yaml", AXOLOTL.format("''") + "bf16: auto\ntf32: true\n", "", ""),
+        (".yaml", AXOLOTL.format("''") + "eager_attention: true\n", "eager_attention", ""),
+        (".yaml", AXOLOTL.format("''") + "attn_implementation: eager\n", "attn_implementation", ""),
+        (".yaml", AXOLOTL.format("''") + "attn_implementation: flash_attention_2\n", "", ""),
+        (".yaml", AXOLOTL.format("''") + "torch_compile: true\ntorch_compile_backend: inductor\n", "torch_compile", ""),
+        (".yaml", AXOLOTL.format("''") + "gptq: true\n", "", "gptq"),
+        (".yaml", AXOLOTL.format("''") + "use_anything: true\n", "", "use_anything"),
+        (".yaml", LLAMA_FACTORY.format("false"), "tf32", ""),
+        (".yaml", LLAMA_FACTORY.format("true"), "", ""),
+        (".yaml", LLAMA_FACTORY.format("true") + "flash_attn: disabled\n", "flash_attn", ""),
+        (".yaml", LLAMA_FACTORY.format("true") + "flash_attn: fa2\n", "", ""),
+        (
+            ".yaml",
+            LLAMA_FACTORY.format("true") + "fsdp_config: {fsdp_offload_params: true}\n",
+            "",
+            "fsdp_config.fsdp_offload_params",
+        ),
+        (".yaml", ACCELERATE.format("dynamo_config: {dynamo_backend: INDUCTOR}"), "dynamo_config.dynamo_backend", ""),
+        (".yaml", ACCELERATE.format("dynamo_config: {dynamo_backend: 'no'}"), "", ""),
+        (
+            ".yaml",
+            ACCELERATE.format("fsdp_config: {fsdp_auto_wrap_policy: NO_WRAP}"),
+            "fsdp_config.fsdp_auto_wrap_policy",
+            "",
+        ),
+        (".yaml", ACCELERATE.format("use_cpu: true"), "", "use_cpu"),
+        (".json", DEEPSPEED.format('"amp": {"enabled": true}'), "", "amp.enabled"),
+        (".json", DEEPSPEED.format('"communication_data_type": "fp32"'), "communication_data_type", ""),
+        (
+            ".json",
+            DEEPSPEED.format('"zero_optimization": {"overlap_comm": false}'),
+            "zero_optimization.overlap_comm",
+            "",
+        ),
+        (".json", DEEPSPEED.format('"zero_optimization": {"overlap_comm": true}'), "", ""),
+        (".yaml", ACTOR.format("use_fused_kernels: true"), "actor_rollout_ref.model.use_fused_kernels", ""),
+        (".yaml", NEMO.format("fp32_residual_connection: true"), "model.fp32_residual_connection", ""),
+        (".yaml", NEMO.format("bias_activation_fusion: false"), "model.bias_activation_fusion", ""),
+        (".yaml", NEMO.format("bias_activation_fusion: true"), "", ""),
+        (".toml", TITAN.format("[compile]\nenable = true"), "compile.enable", ""),
+        (".toml", TITAN.format("disable_loss_parallel = true"), "parallelism.disable_loss_parallel", ""),
+        (".sh", "pretrain_gpt.py --bf16 --attention-backend unfused", "--attention-backend", ""),
+        (".sh", "pretrain_gpt.py --bf16 --attention-backend flash", "", ""),
+        (".sh", "pretrain_gpt.py --bf16 --tp-comm-overlap --sequence-parallel", "--tp-comm-overlap", ""),
+    ],
+)
+def test_what_changes_the_step_is_noted_or_asked_for(
+    ending: str, text: str, noted: str, unread: str, tmp_path: Path
+) -> None:
+    """They were passed over, as logging is."""
+    path = tmp_path / f"config{ending}"
+    path.write_text(text.replace("deepspeed: ''\n", ""))
+    setting = read_setting(str(path), {})
+    assert [note.split("`")[1] for note in setting.notes if note.startswith("`")] == [noted][: len(noted)]
+    assert [*setting.unread] == [unread][: len(unread)]

@@ -28,7 +28,7 @@ BUDGET = {
     "envs": (1_509, 12),
     "export": (2_492, 17),
     "formats": (5_347, 21),
-    "importing": (2_268, 16),
+    "importing": (2_293, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
@@ -41,19 +41,19 @@ BUDGET = {
     "plots": (1_236, 9),
     "requests": (2_910, 15),
     "rl": (960, 9),
-    "serve": (1_150, 7),
+    "serve": (1_148, 7),
     "run": (4_713, 24),
     "simulate": (1_805, 10),
     "torch_export": (2_845, 13),
     "workloads": (6_116, 35),
     "zoo": (1, 1),
-    "infer": (6_124, 37),
+    "infer": (6_127, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_323, 33),
+    "benchmarks": (6_324, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 78_984, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 79_010, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -68,12 +68,15 @@ def test_the_wheel_holds_one_top_level_name_and_everything_that_belongs_to_it(wh
         ("conf", "conf"),
         ("automap_models/zoo", "zoo"),
         ("automap_models/workloads/published", "workloads/published"),
+        ("automap_models/serve/page", "serve/page"),
     ):
         for path in (root / folder).rglob("*"):
-            if path.suffix in {".json", ".md", ".onnx", ".yaml"}:
+            if path.suffix in {".css", ".html", ".js", ".json", ".md", ".onnx", ".yaml"}:
                 expected.add(f"automap_models/{package}/{path.relative_to(root / folder).as_posix()}")
     assert expected - set(names) == set()
-    assert any(name.endswith("LICENSE") for name in names)
+    (about,) = {name.split("/")[0] for name in names if ".dist-info" in name}
+    for licensed in ("LICENSE", "automap_models/serve/page/uplot/LICENSE"):
+        assert f"{about}/licenses/{licensed}" in names
 
 
 def test_the_installed_library_is_the_wheels_and_not_the_checkouts(installed: Path, root: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -124,8 +125,9 @@ def test_the_command_that_is_copied_prices_the_profile(
     monkeypatch.chdir(tmp_path)
     shutil.copy(profile, "profile.npz")
     command = ask("copy/command", **of_profile)[1]["files"][""]
-    assert main([*command.split()[1:], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["step_s"] == ask("price", **of_profile)[1]["step_s"]
+    code, price = main([*command.split()[1:], "--json"]), ask("price", **of_profile)[1]
+    assert (code, price["fits"]) == (3, False)
+    assert json.loads(capsys.readouterr().out)["step_s"] == price["step_s"]
 
 
 def _archive(**arrays: Any) -> str:
@@ -407,9 +409,13 @@ def test_models_and_clusters_are_what_one_can_ask_for(client: TestClient) -> Non
 
 
 def test_the_page_asks_for_nothing_from_elsewhere(client: TestClient) -> None:
-    """It works without the internet: no address in any of its files but the names of XML."""
-    page = client.get("/").text + client.get("/app.js").text + client.get("/style.css").text
+    """It works without the internet: no address in any of its files but the names of XML, and where uPlot is from."""
+    page = "".join(client.get(f"/{name}").text for name in ("", "app.js", "draw.js", "style.css"))
     assert page.count("http") == page.count("http-equiv") + page.count("http://www.w3.org/2000/svg") == 2
+    assert re.findall("http.*", client.get("/uplot/uPlot.iife.min.js").text) == [
+        "https://github.com/leeoniya/uPlot (v1.6.32) */"
+    ]
+    assert "http" not in client.get("/uplot/uPlot.min.css").text
 
 
 def test_a_host_that_others_reach_has_to_be_allowed() -> None:

@@ -21,6 +21,7 @@ from automap_models.serve.server import address_of, listen, serve
 from automap_models.serve.static import write_static
 
 webdriver = pytest.importorskip("selenium.webdriver")
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.wait import WebDriverWait  # noqa: E402
@@ -188,7 +189,7 @@ def test_the_best_fills_the_fields_and_the_choice_is_held_against_it(page: Page)
     assert page.text("#verdict").startswith(f"{1e3 * best.cost.step_s:.3g} ms a step")
     assert page.text("#search").startswith("This is the best known.\nIt is proven that no strategy is shorter than")
     front = [f"{entry.peak_memory / 1e9:.3g} GB {1e3 * entry.step_s:.3g} ms, fits" for entry in best.compared.memory]
-    assert page.one("#front svg").get_attribute("aria-label") == "; ".join(reversed(front))
+    assert page.one("#front .chart").get_attribute("aria-label") == "; ".join(reversed(front))
     page.choose("recompute", '"full"')
     longer = am.price("gpt2", gpus="8xh100", strategy=best.plan, recompute="full").step_s / best.cost.step_s - 1
     page.wait(lambda: f"takes {100 * longer:.3g} % longer than the best known" in page.text("#search"))
@@ -307,22 +308,47 @@ def test_a_profile_is_dropped_as_a_file_and_travels_with_the_link(page: Page) ->
 
 def test_the_schedule_is_drawn_and_zoomed(page: Page) -> None:
     page.show(f"{START}&pp=4")
-    box = page.wait(lambda: page.one("#timeline").get_dom_attribute("viewBox"))
-    assert page.driver.find_elements(By.CSS_SELECTOR, "#timeline path.k0")
+    length = page.wait(lambda: page.script(SHOWN))[1]
+    assert page.script(FIRST) == [59, 118, 196]
     page.one("#timeline").send_keys("+")
-    width = float(box.split()[2])
-    assert float(page.one("#timeline").get_dom_attribute("viewBox").split()[2]) == pytest.approx(width / 2)
+    page.wait(lambda: page.script(SHOWN) == pytest.approx([length / 4, 3 * length / 4]))
     page.one("#timeline").send_keys(Keys.ARROW_RIGHT)
-    assert float(page.one("#timeline").get_dom_attribute("viewBox").split()[0]) == pytest.approx(width * 0.375)
+    page.wait(lambda: page.script(SHOWN) == pytest.approx([length * 0.375, length * 0.875]))
     page.click("[data-zoom=all]")
-    assert page.one("#timeline").get_dom_attribute("viewBox") == box
+    page.wait(lambda: page.script(SHOWN) == [0, length])
+    over = page.one("#timeline .u-over")
+    page.script("arguments[0].scrollIntoView({block: 'center'})", over)
+    width, height = over.rect["width"], over.rect["height"]
+    mouse = ActionChains(page.driver)
+    mouse.move_to_element_with_offset(over, int(3 - width / 2), int(height / 3)).perform()
+    page.wait(lambda: page.text("#moment") == "rank 3, idle")
+    mouse.move_to_element(over).click_and_hold().move_by_offset(int(width / 4), 0).release().perform()
+    page.wait(lambda: page.script(SHOWN) == pytest.approx([length / 2, 3 * length / 4], rel=0.01))
 
 
-def test_steps_of_other_numbers_of_devices_are_drawn(page: Page) -> None:
+SHOWN = "const c = document.getElementById('timeline').chart; return c && [c.scales.x.min, c.scales.x.max]"
+FIRST = """
+const {chart} = document.getElementById('timeline');
+const [x, y] = [chart.valToPos(0, 'x', true) + 2, chart.valToPos(0, 'y', true)];
+return [...chart.ctx.getImageData(x, y, 1, 1).data].slice(0, 3);
+"""
+"""The colour of what rank 0 begins with."""
+
+
+def test_steps_of_other_numbers_of_devices_are_drawn_and_listed(page: Page) -> None:
     page.click("#sweep")
-    plot = page.wait(lambda: page.one("#sizes svg"), 120)
-    expected = am.price("llama3-8b", gpus="16xh100", sequence=4096, global_batch=64).step_s
-    assert f"16 devices {expected:.3g} s" in plot.get_attribute("aria-label")
+    page.wait(lambda: page.driver.find_elements(By.CSS_SELECTOR, "#sizes tbody tr"), 120)
+    price = am.price("llama3-8b", gpus="16xh100", sequence=4096, global_batch=64)
+    assert f"16 devices {duration(price.step_s)}" in page.one("#sizes .chart").get_attribute("aria-label")
+    rows = [row.text for row in page.driver.find_elements(By.CSS_SELECTOR, "#sizes tbody tr")]
+    assert f"16 {duration(price.step_s)} {price.verdict}" in rows
+    middle = page.one("#sizes .u-over")
+    page.script("arguments[0].scrollIntoView({block: 'center'})", middle)
+    ActionChains(page.driver).move_to_element(middle).perform()
+    legend = page.wait(
+        lambda: [v.text for v in page.driver.find_elements(By.CSS_SELECTOR, "#sizes .u-value") if v.text]
+    )
+    assert any(row.startswith(" ".join(legend[:2])) for row in rows)
 
 
 @pytest.mark.parametrize(("width", "height"), [(360, 740), (3840, 2160)])
@@ -468,7 +494,7 @@ def test_a_page_in_files_prices_copies_and_knows_the_best(driver: Any, written: 
     page.wait(lambda: not page.one("#lane-pp input[value='2']").is_enabled())
     assert page.text("#lane-pp .reason").startswith("not 2: tp × cp × pp are 4 devices, which do not divide the 2")
     assert "--tensor-model-parallel-size 2" in page.copy("megatron")
-    assert page.driver.find_elements(By.CSS_SELECTOR, "#timeline path.k0")
+    assert page.driver.find_elements(By.CSS_SELECTOR, "#timeline canvas")
     page.click("#find")
     page.wait(lambda: "This is the best known." in page.text("#search"))
     best_s = am.plan("gpt2", gpus="2xh100").cost.step_s

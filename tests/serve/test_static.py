@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ def test_the_files_answer_as_the_library_does(tmp_path: Path) -> None:
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert sizes["bytes"] == sum(len(path.read_bytes()) for path in files)
     assert {path.name for path in tmp_path.iterdir()} == {"page"}
+    linked = re.findall(r'(?:href|src)="([a-z][^":]*\.(?:css|js))"', (folder / "index.html").read_text("utf-8"))
+    assert len(linked) == 4 and all((folder / name).is_file() for name in linked)
 
 
 @pytest.mark.usefixtures("small")

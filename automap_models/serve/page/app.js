@@ -5,6 +5,8 @@
 //
 // A page that `automap serve --static` wrote (automap_models/serve/static.py) reads the answers from files beside it.
 
+import { axis, bytes, chart, colour, figures, make, percent, plot, rem, seconds } from "./draw.js";
+
 const LANES = [ // field, what it is, the value that is not said; null where the server chooses
   ["tp", "tensor parallel", 1], ["pp", "pipeline ranks", 1], ["cp", "context parallel", 1], ["ep", "expert parallel", 1],
   ["etp", "devices that share each expert", null], ["vp", "virtual stages a rank", null], ["micro_batch", "samples of a micro-batch", 1], ["schedule", "order of passes", null],
@@ -38,22 +40,6 @@ const $ = (id) => document.getElementById(id);
 const form = $("controls");
 let state = {}, compared = [], price = null, best = null, fixed = null, running = null, timer = 0, drawn = null;
 
-function make(tag, attributes = {}, ...children) {
-  const svg = ["svg", "rect", "path", "line", "text", "circle"].includes(tag);
-  const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (typeof value === "function") node.addEventListener(name, value);
-    else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value != null) node.setAttribute(name, value);
-  }
-  node.append(...children);
-  return node;
-}
-
-const figures = (value) => value >= 1000 ? Math.round(value).toLocaleString("en") : Number(value.toPrecision(3)).toString();
-const seconds = (s) => s >= 1 ? `${figures(s)} s` : s >= 1e-3 ? `${figures(s * 1e3)} ms` : `${figures(s * 1e6)} µs`;
-const bytes = (n) => n >= 1e9 ? `${figures(n / 1e9)} GB` : `${figures(n / 1e6)} MB`;
-const percent = (share) => `${figures(100 * share)} %`;
 const nameOf = (field) => WORDS.names[field] ?? field;
 const wordOf = (field, value) => Array.isArray(value) ? "by stage" : WORDS[field]?.[value] ?? String(value);
 
@@ -298,30 +284,50 @@ function legendOf(kinds, used, after = () => "") {
   }));
 }
 
-// ---- the schedule: a path a kind of pass, of boxes [rank, micro-batch, virtual stage, start, end]; zooming moves the view box
+// ---- the schedule: boxes [rank, micro-batch, virtual stage, start, end] by kind of pass
 
 function showTimeline(timeline, error) {
-  drawn = timeline && { ...timeline, from: 0, to: timeline.length_s };
-  const kinds = PASSES.map((name) => [name, name]), svg = $("timeline");
+  drawn = timeline;
+  const kinds = PASSES.map((name) => [name, name]), node = $("timeline");
   $("legend").replaceChildren(...(drawn ? [legendOf(kinds, kinds.filter(([name]) => drawn.blocks[name]))] : [error?.message ?? ""]));
-  svg.replaceChildren(...(drawn ? Object.entries(drawn.blocks) : []).flatMap(([kind, blocks]) => [0, 1].map((odd) => {
-    const boxes = blocks.filter((block) => block[1] % 2 === odd).map(([rank, , , start, end]) => `M${start} ${rank + 0.06}H${end}V${rank + 0.94}H${start}z`);
-    return make("path", { d: boxes.join(""), class: `k${PASSES.indexOf(kind)}${odd ? " odd" : ""}` });
-  })));
-  svg.style.height = `${Math.min(20, Math.max(4, 1.6 * (drawn?.ranks ?? 1)))}rem`;
-  if (drawn) svg.setAttribute("aria-label", `${drawn.schedule}: ${drawn.ranks} ranks, ${seconds(drawn.length_s)}; + and − zoom, arrows move`);
-  zoom("all");
+  node.hidden = !drawn;
+  if (!drawn) return;
+  node.setAttribute("aria-label", `${drawn.schedule}: ${drawn.ranks} ranks, ${seconds(drawn.length_s)}; + and − zoom, arrows move`);
+  chart(node, Math.min(24, 4 + 1.6 * drawn.ranks), {
+    legend: { show: false }, series: [{}, {}], hooks: { draw: [drawPasses], setCursor: [showMoment] },
+    cursor: { y: false, points: { show: false } }, padding: [rem() / 2, 2 * rem(), 0, 0],
+    scales: { x: { time: false }, y: { dir: -1, range: [-0.5, drawn.ranks - 0.5] } },
+    axes: [axis({ values: (_, times) => times.map(seconds), grid: { show: false } }), axis({ label: "rank", incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500], space: rem(), grid: { show: false } })],
+  }, [[0, drawn.length_s], [null, null]]);
 }
 
-function zoom(how, centre = 0.5) {
-  if (!drawn) { $("axis").replaceChildren(); return; }
-  const width = drawn.to - drawn.from, middle = drawn.from + centre * width;
+function drawPasses({ ctx, scales: { x }, valToPos }) {
+  ctx.save();
+  for (const [kind, blocks] of Object.entries(drawn.blocks)) {
+    ctx.fillStyle = colour(`c${PASSES.indexOf(kind)}`);
+    for (const [rank, micro, , start, end] of blocks.filter((block) => block[3] < x.max && block[4] > x.min)) {
+      const from = valToPos(Math.max(start, x.min), "x", true), top = valToPos(rank - 0.44, "y", true);
+      ctx.globalAlpha = micro % 2 ? 0.72 : 1;
+      ctx.fillRect(from, top, valToPos(Math.min(end, x.max), "x", true) - from, valToPos(rank + 0.44, "y", true) - top);
+    }
+  }
+  ctx.restore();
+}
+
+function showMoment({ cursor: { left, top }, posToVal }) {
+  const rank = Math.round(posToVal(top, "y")), time = posToVal(left, "x");
+  const under = Object.entries(drawn.blocks).flatMap(([kind, blocks]) => blocks.filter((b) => b[0] === rank && b[3] <= time && time < b[4]).map((b) => [kind, b]))[0];
+  const words = under ? `micro-batch ${under[1][1]}, ${under[0]}, ${seconds(under[1][4] - under[1][3])}` : "idle";
+  $("moment").textContent = left < 0 ? "" : `rank ${rank}, ${words}`;
+}
+
+function zoom(how, centre = 0.5) { // dragging zooms, too, and a double click shows all: uPlot does both
+  if (!drawn) return;
+  const { chart } = $("timeline"), { min, max } = chart.scales.x, width = max - min;
   const factor = { in: 0.5, out: 2, all: Infinity }[how] ?? 1, shift = { left: -0.25, right: 0.25 }[how] ?? 0;
   const wide = Math.min(Math.max(width * factor, drawn.length_s / 2000), drawn.length_s);
-  drawn.from = Math.min(Math.max(middle - centre * wide + shift * width, 0), drawn.length_s - wide);
-  drawn.to = drawn.from + wide;
-  $("timeline").setAttribute("viewBox", `${drawn.from} 0 ${wide} ${drawn.ranks}`);
-  $("axis").replaceChildren(make("span", {}, seconds(drawn.from)), make("span", {}, drawn.ranks > 1 ? `rank 0 above, rank ${drawn.ranks - 1} below` : "one rank"), make("span", {}, seconds(drawn.to)));
+  const from = Math.min(Math.max(min + centre * (width - wide) + shift * width, 0), drawn.length_s - wide);
+  chart.setScale("x", { min: from, max: from + wide });
 }
 
 for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", () => zoom(button.dataset.zoom));
@@ -329,19 +335,12 @@ $("timeline").addEventListener("keydown", (event) => {
   const how = { "+": "in", "=": "in", "-": "out", ArrowLeft: "left", ArrowRight: "right", 0: "all" }[event.key];
   if (how) { event.preventDefault(); zoom(how); }
 });
-$("timeline").addEventListener("dblclick", (event) => zoom("in", event.offsetX / $("timeline").clientWidth));
 $("timeline").addEventListener("wheel", (event) => {
   if (!event.ctrlKey) return; // the page scrolls
   event.preventDefault();
-  zoom(event.deltaY < 0 ? "in" : "out", event.offsetX / $("timeline").clientWidth);
+  const { cursor, over } = $("timeline").chart;
+  zoom(event.deltaY < 0 ? "in" : "out", cursor.left / over.clientWidth);
 }, { passive: false });
-$("timeline").addEventListener("pointermove", (event) => {
-  if (!drawn) return;
-  const { clientWidth, clientHeight } = $("timeline"), rank = Math.floor(drawn.ranks * event.offsetY / clientHeight);
-  const time = drawn.from + (drawn.to - drawn.from) * event.offsetX / clientWidth;
-  const under = Object.entries(drawn.blocks).flatMap(([kind, blocks]) => blocks.filter((b) => b[0] === rank && b[3] <= time && time < b[4]).map((b) => [kind, b]))[0];
-  $("moment").textContent = under ? `rank ${rank}, micro-batch ${under[1][1]}, ${under[0]}, ${seconds(under[1][4] - under[1][3])}` : `rank ${rank}, idle`;
-});
 
 // ---- the search: server-sent events of one answer
 
@@ -429,27 +428,16 @@ async function sweep() {
   for (const devices of counts)
     await ask("price", { ...state, cluster: `${devices}x${kind}`, global_batch: batch }).then((answer) => points.push({ place: devices, label: `${devices}`, name: `${devices} devices`, ...answer }), () => {});
   $("sizes").hidden = false;
-  $("sizes").lastElementChild.replaceChildren(points.length > 1 ? plotOf(points) : make("p", {}, "No other number of devices takes this strategy and batch."));
+  $("sizes").children[1].hidden = points.length < 2;
+  if (points.length > 1) plot($("sizes").children[1], "devices", points);
+  else $("sizes").lastElementChild.textContent = "No other number of devices takes this strategy and batch.";
 }
 
 // The best strategies with less and less memory of a device, the emptiest first.
 function showFront() {
-  const points = (best.memory ?? []).map((p) => ({ ...p, place: p.peak_memory_bytes, label: bytes(p.peak_memory_bytes), name: bytes(p.peak_memory_bytes) })).reverse();
+  const points = (best.memory ?? []).map((p) => ({ ...p, place: p.peak_memory_bytes / 1e9, label: figures(p.peak_memory_bytes / 1e9), name: bytes(p.peak_memory_bytes) })).reverse();
   $("front").hidden = points.length < 2 || sought(state) !== best.key;
-  if (points.length > 1) $("front").lastElementChild.replaceChildren(plotOf(points));
-}
-
-function plotOf(points) {
-  const first = points[0], last = points.at(-1), steps = points.map((p) => p.step_s), low = Math.min(...steps), high = Math.max(...steps);
-  const x = (place) => 70 + 540 * Math.log(place / first.place) / Math.log(last.place / first.place);
-  const y = (s) => 20 + 200 * Math.log(high / s) / Math.log(high / low || 2);
-  const line = (of) => points.map((p, i) => `${i ? "L" : "M"}${x(p.place)} ${y(of(p))}`).join("");
-  const marks = points.flatMap((p) => [
-    make("circle", { cx: x(p.place), cy: y(p.step_s), r: 5, class: p.verdict === "fits" ? null : "bad" }, make("title", {}, `${p.name}: ${seconds(p.step_s)}, ${p.verdict}`)),
-    make("text", { x: x(p.place) + 8, y: y(p.step_s) - 8 }, seconds(p.step_s)), make("text", { x: x(p.place), y: 250, "text-anchor": "middle" }, p.label),
-  ]);
-  const said = points.map((p) => `${p.name} ${seconds(p.step_s)}, ${p.verdict}`).join("; ");
-  return make("svg", { class: "plot", viewBox: "0 0 700 260", role: "img", "aria-label": said }, make("path", { d: line((p) => p.step_s) }), ...marks);
+  if (!$("front").hidden) plot($("front").children[1], "GB of a device", points);
 }
 
 async function copy(target) {

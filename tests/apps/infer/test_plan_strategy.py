@@ -438,14 +438,27 @@ def test_a_warning_names_options_as_people_type_them(tmp_path: Path, capsys: pyt
     assert "--mtp 0 leaves it out" in capsys.readouterr().err
 
 
+def test_a_strategy_that_does_not_fit_is_printed_and_has_the_code_of_what_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It had 0, as what fits has; 70 billion parameters with gradients and moments are 1.1 TB on a device."""
+    question, plan = ["llama3-70b", "--gpus", "8xh100", "--global-batch", "8"], tmp_path / "plan.json"
+    assert main([*question, "--price", "--out", str(plan)]) == 3
+    assert "does not fit" in capsys.readouterr().out
+    assert main([*question[:3], "--plan", str(plan), "--json"]) == 3
+    priced = json.loads(capsys.readouterr().out)
+    assert (priced["verdict"], priced["fits"]) == ("does not fit", False)
+    assert main(["llama3-8b", *question[1:], "--price", "--zero", "3", "--recompute", "full"]) == 0
+
+
 def test_of_a_deep_pipeline_the_first_the_fullest_and_the_last_rank_have_rows(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The 32 ranks of qwen3-235b-a22b filled a screen, each with some megabytes less than the one before."""
     question = ["llama3-70b", "--gpus", "16xh100", "--pp", "16", "--global-batch", "64", "--price"]
-    assert main([*question, "--json"]) == 0
+    assert main([*question, "--json"]) == 3
     totals = [rank["total"] for rank in json.loads(capsys.readouterr().out)["memory"]]
-    assert main(question) == 0
+    assert main(question) == 3
     _, _, table = capsys.readouterr().out.partition("\nrank ")
     rows = [line.split() for line in table.split("\n\n")[0].splitlines()[2:]]
     fullest = totals.index(max(totals))
