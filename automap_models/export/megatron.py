@@ -129,8 +129,7 @@ def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
     if s.sequence_parallel and s.tp > 1:
         yield ("--sequence-parallel",)
     yield from _recomputation(plan)
-    if s.zero or s.offload == "optimizer":
-        yield ("--use-distributed-optimizer",)
+    yield from _data_parallelism(s)
     if s.offload == "optimizer":
         yield ("--optimizer-cpu-offload",)
         yield "--optimizer-offload-fraction", "1.0"
@@ -138,6 +137,17 @@ def arguments(plan: BlockPlan) -> Iterator[tuple[str, ...]]:
         yield ("--use-precision-aware-optimizer",)
     if precision := PRECISIONS[s.precision]:
         yield precision
+
+
+def _data_parallelism(s: Strategy) -> Iterator[tuple[str, ...]]:
+    """Gradients and weights on their way beside passes, as they are priced; Megatron does neither unasked."""
+    distributed = bool(s.zero) or s.offload == "optimizer"
+    if distributed:
+        yield ("--use-distributed-optimizer",)
+    if s.dp * s.cp > 1:
+        yield ("--overlap-grad-reduce",)
+        if distributed and s.offload == "none":
+            yield ("--overlap-param-gather",)
 
 
 def _recomputation(plan: BlockPlan) -> Iterator[tuple[str, ...]]:

@@ -30,6 +30,7 @@ from automap_models.importing.megatron_rewrite import (
     HOSTED,
     LAYOUT,
     MODULES_GIVEN,
+    OVERLAP,
     RECOMPUTE,
     SEARCHED,
     rewriting,
@@ -70,6 +71,8 @@ def read(text: str, variables: Mapping[str, str], vocabulary: int | None) -> Set
         if word.text.startswith("$")
     }
     notes += [f"`{text}` is set by nothing, and taken as empty" for text in sorted(unset)]
+    if OVERLAP not in given:
+        notes.append(f"`{OVERLAP}` is not given: gradients are priced beside passes, as far as they are with it")
     return replace(setting, unread=unknown, refusals=refusals, notes=tuple(dict.fromkeys((*setting.notes, *notes))))
 
 

@@ -20,6 +20,7 @@ CHUNK, CHUNKS = "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages
 ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
 COUNTED_ENDS = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 STAGES = (LAYOUT, CHUNK, CHUNKS, *ENDS, *COUNTED_ENDS)
+OVERLAP = "--overlap-grad-reduce"
 MODULES_GIVEN, HOSTED = "--recompute-modules", "--cpu-offloading-num-layers"
 RECOMPUTE = (
     *("--recompute-granularity", MODULES_GIVEN, "--recompute-method", "--recompute-num-layers"),
@@ -30,6 +31,8 @@ CHANGED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(STAGES, ("pp", "vp", "layers")),
     **dict.fromkeys(RECOMPUTE, ("recompute", "recompute_blocks")),
     "--use-distributed-optimizer": ("zero",),
+    OVERLAP: ("tp", "pp", "cp", "zero"),
+    "--overlap-param-gather": ("zero",),
     "--sequence-parallel": ("sequence_parallel",),
 }
 """Argument → fields of a strategy that it says; one that says none of them anew stays as it is."""

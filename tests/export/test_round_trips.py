@@ -58,6 +58,8 @@ def check_megatron(path: Path, s: Strategy, layers: tuple[int, ...]) -> None:
     assert ("--sequence-parallel" in read) == (s.sequence_parallel and s.tp > 1)
     assert read.get("--recompute-granularity", ["none"]) == [s.recompute]
     assert ("--use-distributed-optimizer" in read) == (s.zero == 1)
+    assert ("--overlap-grad-reduce" in read) == (s.dp * s.cp > 1)  # as priced; not unless it is told
+    assert ("--overlap-param-gather" in read) == (s.zero == 1 and s.dp * s.cp > 1)
     if len(layers) > 1:
         stages = megatron_stages(*read["--pipeline-model-parallel-layout"])
         assert stages[0][0] == "E"

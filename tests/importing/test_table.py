@@ -214,9 +214,15 @@ TITAN = '[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\ntensor_parallel
         (".yaml", NEMO.format("bias_activation_fusion: true"), "", ""),
         (".toml", TITAN.format("[compile]\nenable = true"), "compile.enable", ""),
         (".toml", TITAN.format("disable_loss_parallel = true"), "parallelism.disable_loss_parallel", ""),
-        (".sh", "pretrain_gpt.py --bf16 --attention-backend unfused", "--attention-backend", ""),
-        (".sh", "pretrain_gpt.py --bf16 --attention-backend flash", "", ""),
-        (".sh", "pretrain_gpt.py --bf16 --tp-comm-overlap --sequence-parallel", "--tp-comm-overlap", ""),
+        (".sh", "pretrain_gpt.py --overlap-grad-reduce --bf16 --attention-backend unfused", "--attention-backend", ""),
+        (".sh", "pretrain_gpt.py --overlap-grad-reduce --bf16 --attention-backend flash", "", ""),
+        (".sh", "pretrain_gpt.py --bf16 --attention-backend flash", "--overlap-grad-reduce", ""),
+        (
+            ".sh",
+            "pretrain_gpt.py --overlap-grad-reduce --bf16 --tp-comm-overlap --sequence-parallel",
+            "--tp-comm-overlap",
+            "",
+        ),
     ],
 )
 def test_what_changes_the_step_is_noted_or_asked_for(

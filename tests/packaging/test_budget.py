@@ -26,9 +26,9 @@ BUDGET = {
     "core": (8_227, 37),
     "cost": (4_130, 20),
     "envs": (1_509, 12),
-    "export": (2_492, 17),
+    "export": (2_502, 17),
     "formats": (5_347, 21),
-    "importing": (2_293, 16),
+    "importing": (2_299, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_324, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_010, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 79_026, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
