@@ -33,9 +33,7 @@ def test_a_task_s_script_is_read_with_its_variables_and_changed_in_place(tmp_pat
     changed = setting.rewrite(replace(strategy, micro_batch=2))
     assert changed == TASK.replace("--micro-batch-size 1", "--micro-batch-size 2")
     assert read_setting(str(path), {"TP": "2"}).strategy(16).tp == 2  # what is set outside counts
-    shared = (
-        " --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"  # beside passes, as it is priced
-    )
+    shared = " --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"  # as it is priced
     assert setting.rewrite(replace(strategy, zero=1)) == TASK.replace(" $TP", f" $TP{shared}")
 
 
