@@ -13,7 +13,7 @@ export function make(tag, attributes = {}, ...children) {
 }
 
 export const figures = (value) => value >= 1000 ? Math.round(value).toLocaleString("en") : Number(value.toPrecision(3)).toString();
-export const seconds = (s) => s >= 1 ? `${figures(s)} s` : s >= 1e-3 ? `${figures(s * 1e3)} ms` : `${figures(s * 1e6)} µs`;
+export const seconds = (s) => s >= 1 || !s ? `${figures(s)} s` : s >= 1e-3 ? `${figures(s * 1e3)} ms` : `${figures(s * 1e6)} µs`;
 export const bytes = (n) => n >= 1e9 ? `${figures(n / 1e9)} GB` : `${figures(n / 1e6)} MB`;
 export const percent = (share) => `${figures(100 * share)} %`;
 
