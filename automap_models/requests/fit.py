@@ -17,10 +17,10 @@ from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Watch
 from automap_models.planners.strategies.bounds import holds_state
 from automap_models.planners.strategies.compare import Comparisons
-from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.remedies import (
     QUICK,
+    USEFUL,
     Change,
     Remedy,
     at_risk,
@@ -29,6 +29,7 @@ from automap_models.planners.strategies.remedies import (
     more_devices,
     open_fields,
     remedies,
+    surely,
     with_hosts,
     without_reserve,
 )
@@ -37,7 +38,7 @@ from automap_models.requests.strategies import strategy_problem
 
 LEAST_TOKENS = 256
 """Of a sample that is made shorter so that something fits."""
-REMEDIES_S = 4.0
+REMEDIES_S = 2.5
 """Counted seconds in which changes are tried."""
 
 
@@ -47,7 +48,8 @@ class FitResult(Result[StrategyProblem, Strategy]):
 
     Attributes:
         emptiest: of some strategies that hold little, where none fits.
-        remedies: changes that were tried and fit, that which asks for least first.
+        remedies: changes that were tried and fit, that which asks for least first; where none fits without, or only at
+            less than USEFUL of the peak, and then those at more.
     """
 
     emptiest: Estimate | None = None
@@ -68,17 +70,21 @@ def solve(request: FitRequest, watch: Watch) -> FitResult:
     """
     begun_s = time.perf_counter()
     problem = strategy_problem(request, watch)
-    result = with_hosts(StrategiesPlanner(QUICK).solve(problem, watch=watch), QUICK, watch)
+    result = with_hosts(surely(problem, QUICK, watch), QUICK, watch)
     if not request.reserve:
         result = at_risk(result, QUICK, watch)
-    fields: dict[str, Any] = vars(result)
+    fields: dict[str, Any] = {**vars(result)}
+    if result.plan is None or result.cost.mfu < USEFUL:
+        every = tuple(_remedies(request, problem, watch))
+        least = 0.0 if result.plan is None else USEFUL
+        fields |= {"remedies": tuple(remedy for remedy in every if remedy.cost.mfu >= least)}
     if result.plan is None:
-        fields = {**fields, "emptiest": emptiest(problem), "remedies": tuple(_remedies(request, problem, watch))}
+        fields |= {"emptiest": emptiest(problem)}
     else:  # nearly as short, and simple
         pool = Comparisons(result, QUICK, watch, frameworks=training_limits())
         pool.choose()
-        fields = {**fields, "plan": pool.best, "cost": pool.estimate(pool.chosen)}
-    fields = {**fields, "taken_s": time.perf_counter() - begun_s}
+        fields |= {"plan": pool.best, "cost": pool.estimate(pool.chosen)}
+    fields |= {"taken_s": time.perf_counter() - begun_s}
     return FitResult(**fields)
 
 

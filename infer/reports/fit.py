@@ -7,10 +7,10 @@ from typing import Any
 
 from automap_models.core.cluster import upper_bytes
 from automap_models.core.estimate import Estimate, strategy_in_words
-from automap_models.core.units import seconds, size
+from automap_models.core.units import percent, seconds, size
 from automap_models.errors import Infeasible
 from automap_models.formats.strategy_plan import estimate_document
-from automap_models.planners.strategies.remedies import Remedy
+from automap_models.planners.strategies.remedies import USEFUL, Remedy
 from automap_models.requests import FitRequest
 from automap_models.requests.fit import FitResult
 from automap_models.workloads.source import notes_of
@@ -42,7 +42,7 @@ def _print(request: FitRequest, answer: FitResult) -> None:
     print_parts(
         [title, in_options(_verdict(answer))],
         [memory_table(estimate)] if estimate is not None else [],
-        [remedies_table(answer.remedies)] if answer.remedies else [],
+        [remedies_table(answer.remedies, answer.plan is not None)] if answer.remedies else [],
         [fact_table([*_facts(request, answer)])],
     )
 
@@ -61,10 +61,13 @@ def _facts(request: FitRequest, answer: FitResult) -> Iterator[tuple[str, str]]:
     if answer.plan is not None:
         yield from (*facts(answer.cost), *run_facts(request, request.cluster, answer.cost))
         yield "search", f"took {seconds(answer.taken_s)} and proves nothing; automap plan says how near the best it is"
-        return
-    yield "search", f"took {seconds(answer.taken_s)}"
-    least = in_options(answer.remedies[0].change) if answer.remedies else "none was found with which something fits"
-    yield "least change", least
+    else:
+        yield "search", f"took {seconds(answer.taken_s)}"
+    if answer.remedies:
+        to = "" if answer.plan is None else f", to go beyond {percent(USEFUL)} of the peak"
+        yield "least change", in_options(answer.remedies[0].change) + to
+    elif answer.plan is None:
+        yield "least change", "none was found with which something fits"
 
 
 def memory_table(estimate: Estimate) -> Table:
@@ -85,11 +88,15 @@ def _parts(estimate: Estimate) -> dict[str, float]:
     return {name: nbytes for name, nbytes in estimate.memory[estimate.fullest[2]]._asdict().items() if nbytes}
 
 
-def remedies_table(remedies: Sequence[Remedy]) -> Table:
-    """One row a change that was tried and fits, that which asks for least first."""
+def remedies_table(remedies: Sequence[Remedy], fits: bool) -> Table:
+    """One row a change that was tried and fits, that which asks for least first; `fits`: something does without."""
     costs = [remedy.cost for remedy in remedies]
     layout = (
-        Column("what would fit", [in_options(remedy.change) for remedy in remedies], text=True),
+        Column(
+            "what else fits" if fits else "what would fit",
+            [in_options(remedy.change) for remedy in remedies],
+            text=True,
+        ),
         Column("step", [seconds(cost.step_s) for cost in costs]),
         Column("tokens/s\na device", [throughput(cost) for cost in costs]),
         Column("fullest\ndevice", [size(cost.peak_memory) for cost in costs]),

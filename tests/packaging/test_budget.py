@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (3_874, 15),
+    "planners/strategies": (3_887, 15),
     "plots": (1_236, 9),
-    "requests": (2_910, 15),
+    "requests": (2_916, 15),
     "rl": (960, 9),
     "serve": (1_148, 7),
     "run": (4_713, 24),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (2_845, 13),
     "workloads": (6_116, 35),
     "zoo": (1, 1),
-    "infer": (6_127, 37),
+    "infer": (6_134, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_324, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_026, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 79_052, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -28,7 +28,7 @@ WORTH = 0.2
 within a factor of two."""
 WORTH_OF_BLOCKS = 0.05
 """The same of blocks: how fast links are is known."""
-QUICK = StrategiesConfig(gap=0.3, guesses=10, refined=1, rounds=0, trials=6, budget_s=1.0)
+QUICK = StrategiesConfig(gap=0.3, guesses=10, refined=1, rounds=0, trials=6, budget_s=0.6)
 """Of searches that are to find out whether anything fits."""
 USEFUL = 0.1
 """Share of the peak below which nobody would train: what fits so alone divides sequences over all nodes, say."""
@@ -68,6 +68,19 @@ def on_hosts(problem: StrategyProblem) -> StrategyProblem | None:
     if problem.within is not None and problem.within.offload_objection("optimizer") is not None:
         return None
     return replace(problem, fixed={**problem.fixed, "offload": "optimizer"}, start=())
+
+
+def surely(
+    problem: StrategyProblem, config: StrategiesConfig, watch: Watch = SILENT, deadline: Deadline = NEVER
+) -> Result[StrategyProblem, Strategy]:
+    """The result of a search; where it comes to nothing, though one of the emptiest strategies fits, that of a search
+    beside this one."""
+    result = StrategiesPlanner(config).solve(problem, deadline=deadline, watch=watch)
+    least = None if result.plan is not None or result.status == "infeasible" else emptiest(problem)
+    if least is None or not problem.fits(least):
+        return result
+    beside = replace(problem, start=(least.strategy, least.strategy))
+    return StrategiesPlanner(config).solve(beside, deadline=deadline, watch=watch)
 
 
 def at_risk(
@@ -120,7 +133,7 @@ def _with_optimizer(
     watch(Progress("trying the optimizer on hosts"))
     other = result
     for search in dict.fromkeys((config,) if result.plan is None else (QUICK, config)):  # as above
-        other = StrategiesPlanner(search).solve(offloaded, deadline=deadline, watch=watch)
+        other = surely(offloaded, search, watch, deadline)
         if other.plan is None or other.cost.step_s > most_s:
             return result
     return _proven_of_both(result, other)

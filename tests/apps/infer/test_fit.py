@@ -15,6 +15,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.infer.app import export, plan
 from automap_models.infer.app import fit as main
+from automap_models.planners.strategies.remedies import USEFUL
 from automap_models.requests import cluster_of
 
 CONFIG = {
@@ -101,6 +102,15 @@ def test_it_says_so_in_words(model: str, capsys: pytest.CaptureFixture[str]) -> 
     text = capsys.readouterr().out
     assert "does not fit: no strategy of 16 samples fits 100 MB" in text
     assert "least change" in text
+
+
+def test_what_fits_at_a_crawl_is_told_beside_what_goes_faster(capsys: pytest.CaptureFixture[str]) -> None:
+    """ "does not fit" stood above a strategy of 73 of 80 GB: one fits, at 3 % of the peak, which nobody would run."""
+    assert main(["deepseek-v3", "--gpus", "64xh100"]) == 0
+    printed = capsys.readouterr().out
+    assert "\nfits: " in printed and "what else fits" in printed and "to go beyond 10.0 % of the peak" in printed
+    answer = am.fit("deepseek-v3", gpus="64xh100")
+    assert answer.cost.mfu < USEFUL <= min(remedy.cost.mfu for remedy in answer.remedies)
 
 
 def test_the_optimizer_lies_on_hosts_where_nothing_fits_without(

@@ -16,7 +16,7 @@ from automap_models.planners.strategies import remedies
 from automap_models.planners.strategies.bounds import holds_state
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
-from automap_models.planners.strategies.remedies import emptiest, first_remedy, with_hosts
+from automap_models.planners.strategies.remedies import emptiest, first_remedy, surely, with_hosts
 from automap_models.workloads.sizes import DecoderConfig
 from automap_models.workloads.transformer import model_work
 
@@ -50,6 +50,17 @@ def test_it_goes_there_where_nothing_fits_without() -> None:
     result = with_hosts(without, TO_THE_END)
     assert result.plan is not None
     assert result.plan.offload == result.problem.fixed["offload"] == "optimizer"
+
+
+def test_a_search_that_came_to_nothing_begins_beside_what_holds_least() -> None:
+    """qwen3-235b-a22b on 64 H100 was said not to fit, above a strategy of 73 to 80 GB of 80."""
+    hasty = StrategiesConfig(guesses=0, refined=0, trials=0, nodes=0, exhaustive=0, rounds=0, budget_s=1e-9)
+    tight = problem(1.01 * room("none", tp=1, dp=2, zero=3), 1e9, offload="none")
+    assert StrategiesPlanner(hasty).solve(tight).status == "stopped"
+    result = surely(tight, hasty)
+    assert result.plan is not None and tight.fits(result.cost)
+    none = replace(tight, cluster=replace(tight.cluster, memory=1e6))
+    assert surely(none, hasty).plan is None
 
 
 @pytest.mark.parametrize(("host_bandwidth", "offload"), [(1e12, "optimizer"), (1e6, "none")])
