@@ -29,7 +29,7 @@ from automap_models.cost.profile_layers import ProfileWork
 from automap_models.errors import BadInput
 from automap_models.planners import effort
 from automap_models.planners.base import SILENT, Deadline, Progress, Watch
-from automap_models.planners.strategies.completion import Completion, priced
+from automap_models.planners.strategies.completion import Completion
 from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.planner import StrategiesPlanner, is_trained
 from automap_models.planners.strategies.problem import (
@@ -42,7 +42,6 @@ from automap_models.planners.strategies.problem import (
     charged_s,
     steps_of,
 )
-from automap_models.simulate.strategy import StrategyPricing
 
 StrategyResult = Result[StrategyProblem, Strategy]
 KINDS = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
@@ -125,11 +124,8 @@ class Comparisons:
 
     def estimate(self, completion: Completion) -> Estimate:
         """The price of a strategy, with the order of nodes that it was found for."""
-        return self.pricing(completion).estimate(completion.strategy)
-
-    def pricing(self, completion: Completion) -> StrategyPricing:
-        """With the order of nodes that a strategy was found for."""
-        return replace(self.problem, cluster=completion.cluster or self.problem.cluster).costs.pricing
+        of_order = replace(self.problem, cluster=completion.cluster or self.problem.cluster)
+        return of_order.costs.pricing.estimate(completion.strategy)
 
     # ---- the answer
 
@@ -157,27 +153,8 @@ class Comparisons:
 
     def choose(self) -> bool:
         """Go on with the strategy of the pool that asks least. Returns: whether it is another one."""
-        former, self.chosen = self.chosen, self.evened(min(self.pool, key=self.charge))
-        return former.strategy != self.best
-
-    def evened(self, best: Completion) -> Completion:
-        """The same with neighbouring stages more alike, where that costs a twentieth of `min_gain` at most: a cut
-        between two stages of one rank, as in the middle of a V, is worth nothing, and a search leaves it anywhere."""
-        if "layers" in self.problem.fixed or best.strategy.recompute_blocks is not None:
-            return best
-        limit_s, pricing = best.step_s * (1 + self.min_gain / 20), self.pricing(best)
-        reserve = self.problem.reserve(best.strategy.pp)
-        for cut in range(best.strategy.stages - 1):
-            while (layers := best.strategy.layers) is not None and abs(layers[cut] - layers[cut + 1]) > 1:
-                source = cut + int(layers[cut] < layers[cut + 1])
-                target = 2 * cut + 1 - source
-                moved = [count - (stage == source) + (stage == target) for stage, count in enumerate(layers)]
-                even = replace(best.strategy, layers=tuple(moved) if len(set(moved)) > 1 else None)
-                trial = priced(pricing, even, reserve)
-                if trial is None or trial.step_s > limit_s:
-                    break
-                best = trial
-        return best
+        former, self.chosen = self.chosen, min(self.pool, key=self.charge)
+        return former is not self.chosen
 
     # ---- searches
 

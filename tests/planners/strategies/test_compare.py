@@ -314,9 +314,9 @@ def test_all_searches_of_a_request_share_its_budget() -> None:
 
 
 def choosing(*steps: tuple[Strategy, float], **others: Any) -> Strategy:
-    """What is chosen of strategies that take so long, in ns: less than any takes, so that none is as short as these."""
+    """What is chosen of strategies that take so long."""
     comparisons = Comparisons(solved(), CONFIG, **others)
-    comparisons.pool = [Completion(strategy, 1e-9 * step_s) for strategy, step_s in steps]
+    comparisons.pool = [Completion(strategy, step_s) for strategy, step_s in steps]
     comparisons.choose()
     return comparisons.best
 
@@ -337,31 +337,6 @@ def test_a_harder_strategy_is_two_per_cent_shorter_for_each_thing_that_makes_it_
     assert len(steps_of(harder)) == steps and not steps_of(DATA)
     assert choosing((DATA, 1.0), (harder, 0.98**steps + 0.001)) == DATA
     assert choosing((DATA, 1.0), (harder, 0.98**steps - 0.001)) == harder
-
-
-@pytest.mark.parametrize(
-    ("schedule", "layers", "even"),
-    [
-        ("zb-v", (4, 7, 1, 4), (4, 4, 4, 4)),  # the two in the middle are on one rank
-        ("zb-v", (3, 7, 1, 5), (3, 4, 4, 5)),
-        ("1f1b", (10, 6), (10, 6)),  # the second rank has the output matrix
-    ],
-)
-def test_a_cut_between_stages_of_one_rank_is_in_the_middle(
-    schedule: str, layers: tuple[int, ...], even: tuple[int, ...]
-) -> None:
-    """llama3-8b in two zones was to run 4, 5, 4, 1, 7, 4, 4 and 3 layers a stage, 0.04 % shorter than 4, 5, five times
-    4 and 3."""
-    problem = replace(PROBLEM, work=gpt_work(16, 512, 128, vocabulary=50_000), global_batch=32, fixed={})
-    comparisons = Comparisons(StrategiesPlanner(POOR).solve(problem), CONFIG)
-    strategy = Strategy(
-        micro_batch=1, global_batch=32, dp=2, pp=2, vp=len(layers) // 2, schedule=schedule, layers=layers
-    )
-    estimate = problem.costs.pricing.estimate(strategy)
-    chosen = comparisons.evened(Completion(strategy, estimate.step_s, estimate.peak_memory, problem.cluster))
-    assert (chosen.strategy.layers or (4,) * 4) == even
-    assert chosen.step_s == pytest.approx(problem.costs.pricing.estimate(chosen.strategy).step_s)
-    assert chosen.step_s <= 1.001 * estimate.step_s
 
 
 def test_without_what_has_to_be_installed_tokens_go_all_to_all_unless_they_are_to_go_otherwise() -> None:
