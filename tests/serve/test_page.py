@@ -3,108 +3,23 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from browser import NEEDS, START, Page, duration
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 import automap_models as am
-from automap_models.planners.base import SILENT
 from automap_models.serve import ServeRequest
 from automap_models.serve.server import address_of, listen, serve
-from automap_models.serve.static import write_static
 
-webdriver = pytest.importorskip("selenium.webdriver")
-from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.wait import WebDriverWait  # noqa: E402
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
-DRIVER = shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None or DRIVER is None, reason="neither chromium nor chrome with its driver is here"),
-]
-START = "model=llama3-8b&cluster=8xh100&sequence=4096&global_batch=64"
-
-
-class Page:
-    """The page in a browser, and what a person does with it."""
-
-    def __init__(self, driver: Any, address: str) -> None:
-        self.driver, self.address = driver, address
-
-    def show(self, state: str = START, width: int = 1400, height: int = 1000, *, scheme: str = "light") -> None:
-        """Open a link anew, and wait until all of it is there."""
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        self.driver.get("about:blank")
-        self.driver.get(f"{self.address}#{state}")
-        self.wait(lambda: self.driver.find_elements(By.CSS_SELECTOR, "#lane-tp input"))
-
-    def wait(self, condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-        return WebDriverWait(self.driver, seconds, 0.05).until(lambda _: condition())
-
-    def one(self, selector: str) -> Any:
-        return self.driver.find_element(By.CSS_SELECTOR, selector)
-
-    def text(self, selector: str) -> str:
-        return str(self.one(selector).text)
-
-    def script(self, text: str, *arguments: object) -> Any:
-        return self.driver.execute_script(text, *arguments)
-
-    def choose(self, field: str, value: str) -> None:
-        """Click on a value, whose price is there when this returns."""
-        words = self.text("#words")
-        self.one(f"#lane-{field} input[value='{value}']").find_element(By.XPATH, "..").click()
-        self.wait(lambda: self.text("#words") != words)
-
-    def copy(self, target: str) -> str:
-        """What is copied for a target, or why it cannot be."""
-        self.script("document.getElementById('notes').textContent = ''")
-        self.script(
-            f"[...document.querySelectorAll('#targets button')].find((b) => b.textContent === '{target}').click()"
-        )
-        self.wait(lambda: self.text("#notes"))
-        return self.text("#copied") + self.text("#notes")
-
-    def click(self, selector: str) -> None:
-        button = self.one(selector)
-        self.script("arguments[0].scrollIntoView({block: 'center'})", button)
-        button.click()
-
-    @property
-    def state(self) -> dict[str, str]:
-        """What the address holds."""
-        fragment = self.driver.current_url.partition("#")[2].partition("|")[0]
-        return {name: values[0] for name, values in parse_qs(fragment).items()}
-
-
-def duration(step_s: float) -> str:
-    """A time as the page has it."""
-    return f"{step_s:.3g} s" if step_s >= 1 else f"{1e3 * step_s:.3g} ms"
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+pytestmark = NEEDS
 
 
 @pytest.fixture(scope="module")
@@ -123,17 +38,6 @@ def page(driver: Any, address: str) -> Iterator[Page]:
     yield page
     refused = [entry for entry in driver.get_log("browser") if "422" not in entry["message"]]
     assert refused == []
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a page in files, on a server that knows nothing of automap."""
-    folder = tmp_path_factory.mktemp("static") / "page"
-    write_static(ServeRequest(static=folder, models=("gpt2",), clusters=("2xh100",)), SILENT)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
 
 
 def test_a_value_that_is_chosen_is_priced(page: Page) -> None:
@@ -483,41 +387,3 @@ def test_the_rules_of_accessibility_are_kept(page: Page, scheme: str, width: int
     report = page.driver.execute_async_script(AXE)
     assert len(report["passes"]) > 20
     assert report["violations"] == []
-
-
-def test_a_page_in_files_prices_copies_and_knows_the_best(driver: Any, written: str) -> None:
-    page = Page(driver, written)
-    page.show("")
-    assert "this page has the answers for gpt2 on 2xh100" in page.text("#fixed")
-    page.choose("tp", "2")
-    assert page.text("#verdict") == f"{duration(am.price('gpt2', gpus='2xh100', tp=2).step_s)} a step fits"
-    page.wait(lambda: not page.one("#lane-pp input[value='2']").is_enabled())
-    assert page.text("#lane-pp .reason").startswith("not 2: tp × cp × pp are 4 devices, which do not divide the 2")
-    assert "--tensor-model-parallel-size 2" in page.copy("megatron")
-    assert page.driver.find_elements(By.CSS_SELECTOR, "#timeline canvas")
-    page.click("#find")
-    page.wait(lambda: "This is the best known." in page.text("#search"))
-    best_s = am.plan("gpt2", gpus="2xh100").cost.step_s
-    assert page.text("#verdict").startswith(f"{duration(best_s)} a step")
-    page.driver.get(f"{written}#tp=4")
-    page.wait(lambda: "was not computed for this page" in page.text("#refusal"))
-    assert [entry for entry in driver.get_log("browser") if "favicon" not in entry["message"]] == []
-
-
-def test_every_value_that_a_page_in_files_offers_has_an_answer(driver: Any, written: str) -> None:
-    """From the best, whose neighbours are computed; the script and the library call strategies the same."""
-    page = Page(driver, written)
-    page.show("")
-    page.click("#find")
-    page.wait(lambda: "best known" in page.text("#search"))
-    best = page.driver.current_url.partition("#")[2]
-    offers = "#lanes input:enabled:not(:checked)"
-    offered = page.wait(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, offers)))
-    assert offered > 15
-    for number in range(offered):
-        page.script("location.hash = arguments[0]", best)
-        page.wait(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, offers)) == offered)
-        click = "document.querySelectorAll(arguments[0])[arguments[1]].click()"
-        page.script(f"delete document.body.dataset.ms; {click}", offers, number)
-        page.wait(lambda: page.script("return document.body.dataset.ms") or page.text("#refusal"))
-        assert page.text("#refusal") == ""
