@@ -20,9 +20,8 @@ from automap_models.importing.table import APART
 from automap_models.planners.base import Watch
 from automap_models.planners.options import ExploreOptions
 from automap_models.planners.strategies.compare import Alternative, Comparisons
-from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import FREE, UNEQUAL, StrategiesConfig, StrategyProblem
-from automap_models.planners.strategies.remedies import at_risk
+from automap_models.planners.strategies.remedies import at_risk, surely
 from automap_models.requests import DoctorRequest, StrategyRequest, cluster_of
 from automap_models.requests.strategies import strategy_problem
 from automap_models.workloads.measured import architecture_of
@@ -245,7 +244,7 @@ def _better(
     hosted = strategy is not None and "offload" in strategy.recompute_kinds
     problem = replace(problem, start=[] if strategy is None else [strategy], hosted=hosted)
     try:
-        result = at_risk(StrategiesPlanner(SEARCH).solve(problem, watch=watch), SEARCH, watch)
+        result = at_risk(surely(problem, SEARCH, watch), SEARCH, watch)
     except BadInput:  # the program has no words for the model at all
         return None, ()
     if result.plan is None:

@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (3_867, 15),
+    "planners/strategies": (3_869, 15),
     "plots": (1_236, 9),
-    "requests": (2_916, 15),
+    "requests": (2_915, 15),
     "rl": (960, 9),
     "serve": (1_148, 7),
     "run": (4_713, 24),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_324, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_032, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 79_033, "files": 430, "compiled": 76, "numbers": 271}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -43,8 +43,9 @@ from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import SIZED
 from automap_models.planners.base import SILENT, Progress, Watch
 from automap_models.planners.strategies.grid import Grid, divisors
-from automap_models.planners.strategies.planner import StrategiesPlanner, any_subspace, require_searchable
+from automap_models.planners.strategies.planner import any_subspace, require_searchable
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem, charged_s
+from automap_models.planners.strategies.remedies import surely
 from automap_models.planners.strategies.subspace_costs import RankCosts
 from automap_models.simulate.strategy import StrategyPricing
 
@@ -407,7 +408,7 @@ class PartSearch:
     def _searched(self, part: Part, problem: StrategyProblem, share: int) -> Searched:
         self.watch(Progress(f"searching strategies on {part.cluster.name}"))
         config = replace(self.config, budget_s=self.config.budget_s / share)
-        result = StrategiesPlanner(config).solve(problem, watch=self.watch)
+        result = surely(problem, config, self.watch)
         result = replace(result, problem=replace(result.problem, start=(), within=self.problem.within))
         if problem.within != self.problem.within:  # then nothing is proven of other strategies
             result = replace(result, bound=None, status="feasible" if result.plan is not None else "stopped")

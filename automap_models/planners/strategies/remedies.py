@@ -74,13 +74,18 @@ def surely(
     problem: StrategyProblem, config: StrategiesConfig, watch: Watch = SILENT, deadline: Deadline = NEVER
 ) -> Result[StrategyProblem, Strategy]:
     """The result of a search; where it comes to nothing, though one of the emptiest strategies fits, that of a search
-    beside this one."""
+    beside this one, unless longer steps than some are of no interest."""
     result = StrategiesPlanner(config).solve(problem, deadline=deadline, watch=watch)
-    least = None if result.plan is not None or result.status == "infeasible" else emptiest(problem)
+    ended = result.plan is not None or result.status == "infeasible" or problem.below_s < float("inf")
+    least = None if ended else emptiest(problem)
     if least is None or not problem.fits(least):
         return result
-    beside = replace(problem, start=(least.strategy, least.strategy))
-    return StrategiesPlanner(config).solve(beside, deadline=deadline, watch=watch)
+    return StrategiesPlanner(config).solve(_beside(least, problem), deadline=deadline, watch=watch)
+
+
+def _beside(estimate: Estimate, problem: StrategyProblem) -> StrategyProblem:
+    """The problem whose search begins beside a strategy that fits, which is priced, too: so it comes to something."""
+    return replace(problem, start=(estimate.strategy, estimate.strategy))
 
 
 def at_risk(
@@ -89,7 +94,7 @@ def at_risk(
     """A search's result; where nothing fits, that of the same one with nothing in reserve, if something fits then."""
     if result.plan is not None:
         return result
-    fuller = StrategiesPlanner(config).solve(replace(result.problem, reserve_bytes=0.0), watch=watch)
+    fuller = surely(replace(result.problem, reserve_bytes=0.0), config, watch)
     return result if fuller.plan is None else fuller
 
 
@@ -182,9 +187,8 @@ def first_remedy(changes: Sequence[Change], watch: Watch = SILENT, deadline: Dea
         return least if least is not None and problem.fits(least) else None
 
     def begun(change: Change) -> Change:
-        """Its search begins beside what fits, which is priced, too: so it comes to something."""
         least = fitting(change[1])
-        return change if least is None else (change[0], replace(change[1], start=(least.strategy, least.strategy)))
+        return change if least is None else (change[0], _beside(least, change[1]))
 
     if not changes or fitting(changes[-1][1]) is None:
         return None
