@@ -38,8 +38,8 @@ from automap_models.requests.strategies import strategy_problem
 
 LEAST_TOKENS = 256
 """Of a sample that is made shorter so that something fits."""
-FRAMEWORKS_S = 2.0
-"""Counted seconds, half of them to search what each framework trains where none trains the best strategy found."""
+FRAMEWORKS_S = 4.0
+"""Counted seconds, of which half go to searches of what each framework trains, where none trains the best strategy."""
 REMEDIES_S = 2.5
 """Counted seconds in which changes are tried."""
 
