@@ -94,7 +94,7 @@ def _trained(result: Result[StrategyProblem, Strategy], watch: Watch) -> dict[st
     if any is found."""
     pool = Comparisons(result, QUICK, watch, budget_s=FRAMEWORKS_S, frameworks=training_limits())
     pool.choose()
-    if not pool.trained(pool.best):
+    if not pool.trained(pool.best) or not pool.chosen.step_s < QUICK.far * result.cost.step_s:
         pool.search_frameworks()
         pool.choose()
     return {"plan": pool.best, "cost": pool.estimate(pool.chosen)}

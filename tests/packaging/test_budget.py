@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (3_869, 15),
+    "planners/strategies": (3_876, 15),
     "plots": (1_236, 9),
-    "requests": (2_915, 15),
+    "requests": (2_927, 15),
     "rl": (960, 9),
     "serve": (1_148, 7),
     "run": (4_713, 24),
@@ -50,10 +50,10 @@ BUDGET = {
     "infer": (6_134, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_324, 33),
+    "benchmarks": (6_391, 34),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_042, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 79_061, "files": 430, "compiled": 76, "numbers": 273}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
