@@ -27,7 +27,7 @@ BUDGET = {
     "cost": (4_130, 20),
     "envs": (1_509, 12),
     "export": (2_502, 17),
-    "formats": (5_356, 21),
+    "formats": (5_362, 21),
     "importing": (2_299, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (2_845, 13),
     "workloads": (6_116, 35),
     "zoo": (1, 1),
-    "infer": (6_134, 37),
+    "infer": (6_133, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_391, 34),
+    "benchmarks": (6_393, 34),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_061, "files": 430, "compiled": 76, "numbers": 273}
+TOTALS = {"lines": 79_066, "files": 430, "compiled": 76, "numbers": 273}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
