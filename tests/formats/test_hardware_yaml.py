@@ -431,9 +431,7 @@ def test_chips_that_exchange_over_links_of_their_own_share_no_job_with_others() 
 
 
 def test_an_unknown_name_lists_the_known_devices() -> None:
-    with pytest.raises(BadInput, match="'k80' is neither a known device nor a file; choose from a100, a100-40, a100"):
-        BadInput, match="'k80' is neither a known device nor a file; choose from a100, a100-40, a100-pcie"
-    ):
+    with pytest.raises(BadInput, match="'k80' is neither a known device nor a file; choose from a100, a100-40, a100-"):
         read_device("k80")
 
 

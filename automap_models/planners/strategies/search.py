@@ -59,7 +59,7 @@ Explore = Callable[[float], None]
 LISTED = 125
 """Sets of degrees that are bounded for each guess: all of 2,048 devices for 80 guesses."""
 TRIED = 4
-"""Guesses that are simulated for each one that is to fit: of some estimates all say so and few do."""
+"""Times as many guesses, simulated while none fits: where memory is short, estimates say of many that they do."""
 
 
 @dataclass(eq=False)
@@ -336,12 +336,12 @@ class Search:
     # ---- strategies
 
     def price_estimates(self, degree_sets: Sequence[Degrees], prices: int) -> bool:
-        """Simulate strategies that are probably good, with cuts that take equally long, until so many of them fit, and
-        neighbours of the best. Whether any fits."""
+        """Simulate so many strategies that are probably good, with cuts that take equally long, or more until one fits,
+        and neighbours of the best. Whether any fits."""
         nodes: list[tuple[float, int, Node]] = []
         likely = estimated_subspaces(self.grid, self.costs, degree_sets, self.recompute)
-        for estimate_s, subspace in likely[: TRIED * prices]:
-            if len(nodes) == prices or self.deadline.passed or not self.near(estimate_s):
+        for tried, (estimate_s, subspace) in enumerate(likely[: TRIED * prices]):
+            if (tried >= prices and nodes) or self.deadline.passed or not self.near(estimate_s):
                 break
             node = self.node(subspace, self.recompute)
             completion = self.simulate(node, node.completions.balanced())
