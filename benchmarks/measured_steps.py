@@ -18,16 +18,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 from common import print_rows, refuse, tracked
 from scipy.stats import kendalltau
 
+from automap_models.core.cluster import MemoryVerdict
 from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate
 from automap_models.cost.measured_step import MeasuredStep, SkippedStep
@@ -150,14 +151,11 @@ def rankings(prices: Iterable[Price]) -> list[Ranking]:
     return sorted(result, key=lambda group: -group.spread)
 
 
-def verdicts(prices: Iterable[Price]) -> tuple[int, int]:
-    """How many verdicts, that a run fits or does not, are right, and how many there are."""
-    pairs = [
-        (step.fits, estimate.fits)
-        for step, estimate, _ in prices
-        if isinstance(step, MeasuredStep) and estimate is not None and step.fits is not None
-    ]
-    return sum(measured == predicted for measured, predicted in pairs), len(pairs)
+def verdicts(prices: Iterable[Price]) -> Iterator[tuple[bool, MemoryVerdict]]:
+    """Of each run whether it fitted, if that is known, and what is said of it."""
+    for step, estimate, _ in prices:
+        if isinstance(step, MeasuredStep) and estimate is not None and step.fits is not None:
+            yield step.fits, estimate.verdict
 
 
 FIGURES = ("timed", "median", "p90", "bias", "memory: rows", "median", "bias", "fits", "groups", "τ", "regret")
@@ -166,7 +164,8 @@ BY_GROUP = ("group", "plans", "slowest / fastest", "Kendall τ", "chosen over be
 
 def figures(prices: Sequence[Price]) -> tuple[str, ...]:
     """FIGURES of some rows: errors of seconds and memory, verdicts that are right, and the means of rankings."""
-    right, count = verdicts(prices)
+    pairs = [(fits, verdict != "does not fit") for fits, verdict in verdicts(prices)]
+    right, count = sum(measured == predicted for measured, predicted in pairs), len(pairs)
     groups = rankings(prices)
     tau, regret = np.mean([(group.tau, group.loss) for group in groups], axis=0) if groups else (np.nan, np.nan)
     ranks = str(len(groups)), f"{tau:.2f}" if groups else "", percent(regret)
@@ -230,6 +229,10 @@ def report(prices: list[Price], json_path: Path | None) -> None:
         write_text(json_path, json.dumps([price.document for price in prices], indent=1) + "\n")
     print_rows(("source", "rows", *FIGURES), sources(prices))
     print_rows(BY_GROUP, ranked(rankings(prices)))
+    counts = Counter(verdicts(prices))
+    for fits, what in ((True, "ran"), (False, "were out of memory")):
+        words = ", ".join(f"{counts[fits, verdict]} {verdict}" for verdict in get_args(MemoryVerdict))
+        print(f"of the runs that {what}: {words}")
     reasons: dict[str, list[str]] = defaultdict(list)
     for price in prices:
         if price.reason is not None:

@@ -22,8 +22,7 @@ _LEAST = 1e-6
 
 RESERVE = 0.08
 """Share of a device's memory that commands leave free unless they are told otherwise: what an estimate falls short by,
-such as pieces that the allocator cannot join. Of 481 measured devices 83 % hold less than `upper_bytes` of theirs,
-with 0.13 91 % would. Of nanotron's 99 runs out of memory 80 do not fit and 8 are at risk, with 0.13 14."""
+such as pieces that the allocator cannot join. A runtime whose rows of memory tell another one has its own (Runtime)."""
 MAX_DEVICES = 65_536
 """Devices of the largest cluster; more is a slip of the pen, and arrays as long as that must not be laid out."""
 
@@ -41,21 +40,24 @@ def group_bytes(*sizes: int) -> float:
     return max(1.3e9, 1.5e9 * sum(size > 1 for size in sizes))
 
 
-def upper_bytes(used_bytes: float) -> float:
-    """What a device holds at most that is estimated to hold so much; with it, RESERVE is left of one that it fills."""
-    return used_bytes / (1.0 - RESERVE)
+def upper_bytes(used_bytes: float, reserve: float = RESERVE) -> float:
+    """What a device holds at most that is estimated to hold so much: one that it fills has the reserve left."""
+    return used_bytes / (1.0 - reserve)
 
 
-def memory_verdict(used_bytes: float, memory_bytes: float, groups_bytes: float = 0.0) -> MemoryVerdict:
+def memory_verdict(
+    used_bytes: float, memory_bytes: float, groups_bytes: float = 0.0, reserve: float = RESERVE
+) -> MemoryVerdict:
     """Whether a device has room for what it is to hold, and, where it `fits`, for what it and its groups hold at most.
 
     Args:
         used_bytes: as the search counts them: of a strategy with its groups, of a plan of stages without.
         groups_bytes: that the search does not count.
+        reserve: share of the memory that estimates may fall short by.
     """
     if used_bytes > memory_bytes:
         return "does not fit"
-    return "fits" if upper_bytes(used_bytes + groups_bytes) <= memory_bytes else "at risk"
+    return "fits" if upper_bytes(used_bytes + groups_bytes, reserve) <= memory_bytes else "at risk"
 
 
 class Links(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from automap_models.core.cluster import MemoryVerdict, memory_verdict
+from automap_models.core.cluster import RESERVE, MemoryVerdict, memory_verdict, upper_bytes
 from automap_models.core.framework import ModelFacts
 from automap_models.core.strategy import ONCE_A_NODE, RECOMPUTE, Strategy, in_words
 from automap_models.core.units import counted, rounds
@@ -101,6 +101,7 @@ class Estimate:
         transfers_s: [pp·vp - 1] of a message to the next virtual stage, beside passes.
         reduced_s: [pp] what each rank does between its last pass and its update.
         runtime: name of the program that runs it; empty of programs in general.
+        reserve: share of a device's memory by which estimates of that program may fall short.
         imbalance: tokens for the experts of the fullest device over the mean of all.
         unfitted: names of devices without constants fitted to them, which have those of others in the mean.
     """
@@ -123,6 +124,7 @@ class Estimate:
     transfers_s: tuple[float, ...] = ()
     reduced_s: tuple[float, ...] = ()
     runtime: str = ""
+    reserve: float = RESERVE
     imbalance: float = 1.0
     unfitted: tuple[str, ...] = ()
     host: tuple[float, float] = NO_HOST
@@ -146,7 +148,13 @@ class Estimate:
     def verdict(self) -> MemoryVerdict:
         """Whether every device holds what it has to, and would hold the upper bound of that, too."""
         nbytes, limit, _ = self.fullest
-        return memory_verdict(nbytes, limit) if self.host[0] <= self.host[1] else "does not fit"
+        if self.host[0] > self.host[1]:
+            return "does not fit"
+        return memory_verdict(nbytes, limit, reserve=self.reserve)
+
+    def upper_bytes(self, nbytes: float) -> float:
+        """What is at most there of what is estimated to be so much."""
+        return upper_bytes(nbytes, self.reserve)
 
     @property
     def fullest(self) -> tuple[float, float, int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from automap_models.core.cluster import RESERVE
 from automap_models.core.strategy import ONCE_A_NODE, Dispatcher, Strategy
 from automap_models.errors import BadInput
 
@@ -83,6 +84,8 @@ class Runtime:
             too: passes take at least as long as the host.
         graphed: share of the operations that the host launches together with others, by CUDA graphs.
         offloads_gradients: whether gradients that ZeRO divides lie beside an optimiser's state in the host's memory.
+        reserve: share of a device's memory by which estimates may fall short: 95 % of the devices whose memory its rows
+            state hold less than an estimate that leaves it free.
 
     Raises:
         BadInput: gradients of other bytes.
@@ -124,6 +127,7 @@ class Runtime:
     sum_host_s: float = 0.0
     graphed: float = 0.0
     offloads_gradients: bool = False
+    reserve: float = RESERVE
 
     def __post_init__(self) -> None:
         if self.gradient_bytes not in (2, 4, 6):

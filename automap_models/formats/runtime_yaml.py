@@ -33,10 +33,11 @@ CudaGraph = Literal["none", "some", "all"]
 TODAY = 9999
 """Year of a system whose name holds none, but for those that hardly anybody runs any more."""
 OF_LINKS = ("exchange_shares", "dispatch_shares")
-SHARES = ("tensor_overlap", "gradient_overlap", "expert_overlap", "routing", "graphed", *OF_LINKS)
 LEAST = {"imbalance": 1.0} | dict.fromkeys(("compute", "gathers_a_layer", "vocabulary_multiple", "chunk_layers"), 1e-6)
 LEAST |= dict.fromkeys(OF_LINKS, 1e-6)
-"""Keys of numbers that are no larger than 1; key → the least of numbers that are not 0."""
+MOST = dict.fromkeys(("tensor_overlap", "gradient_overlap", "expert_overlap", "routing", "graphed", *OF_LINKS), 1.0)
+MOST |= {"reserve": 0.9}
+"""Keys of shares of something; key → the least of numbers that are not 0, and the largest of those that are shares."""
 KEYS = "a runtime's file has the keys that docs/reference/files.md lists; the shipped ones are in conf/runtime"
 WITHOUT_FLASH = frozenset({"v100", "t4"})
 """Devices for which FlashAttention has no kernel: it asks for compute capability 8.0."""
@@ -174,10 +175,10 @@ def read_runtime(name_or_path: str | Path) -> RuntimeFile:
     for key in file.__struct_fields__:
         value = getattr(file, key)
         numbers = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
-        least, most = LEAST.get(key, 0.0), 1 if key in SHARES else 1e15
+        least, most = LEAST.get(key, 0.0), MOST.get(key, 1e15)
         for number in numbers:
             if isinstance(number, int | float) and not least <= number <= most:
-                do = "give a share from 0 to 1" if key in SHARES else f"give a number from {least:g} on"
+                do = f"give a share from 0 to {most:g}" if key in MOST else f"give a number from {least:g} on"
                 raise BadInput(f"{key} is {number!r}", where=str(path), do=do)
     return file
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from msgspec import Meta
 
-from automap_models.core.cluster import upper_bytes
 from automap_models.core.estimate import Estimate
 from automap_models.core.framework import ModelFacts
 from automap_models.core.plan import Plan
@@ -81,7 +80,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
             for parts, nbytes in zip(estimate.memory, estimate.memory_bytes, strict=True)
         ],
         "peak_memory_bytes": estimate.peak_memory,
-        "memory_upper_bytes": upper_bytes(estimate.peak_memory),
+        "memory_upper_bytes": estimate.upper_bytes(estimate.peak_memory),
         "host_bytes": estimate.host[0],
         "fits": estimate.fits,
         "verdict": estimate.verdict,

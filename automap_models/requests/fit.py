@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from automap_models.core.estimate import Estimate
 from automap_models.core.model_work import ModelWork
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
+from automap_models.errors import BadInput
 from automap_models.export.targets import training_limits
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Watch
@@ -121,7 +123,7 @@ def _fewer_tokens(request: FitRequest, problem: StrategyProblem, watch: Watch) -
     tokens = shape.sequence // request.training.sequences // 2
     while tokens >= LEAST_TOKENS:
         shorter = replace(request, source=replace(request.source, sequence=tokens))
-        yield f"take samples of {tokens:,} tokens", strategy_problem(shorter, watch)
+        yield from _changed(f"take samples of {tokens:,} tokens", shorter, watch)
         tokens //= 2
 
 
@@ -136,4 +138,10 @@ def _less_training(request: FitRequest, problem: StrategyProblem, watch: Watch) 
         "train adapters (`lora=16`) beside 4 bits (`quantize`)": {"rank": 16, "quantize": True},
     }
     for change, fields in smaller.items():
-        yield change, strategy_problem(replace(request, training=replace(training, **fields)), watch)
+        yield from _changed(change, replace(request, training=replace(training, **fields)), watch)
+
+
+def _changed(change: str, request: FitRequest, watch: Watch) -> Iterator[Change]:
+    """A change, unless the model or the framework that is asked for has no such thing."""
+    with suppress(BadInput):
+        yield change, strategy_problem(request, watch)

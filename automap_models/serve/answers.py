@@ -14,7 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from automap_models.core.cluster import upper_bytes
 from automap_models.core.estimate import Estimate, strategy_in_words
 from automap_models.core.plan import Plan
 from automap_models.core.schedules import SCHEDULES
@@ -65,7 +64,7 @@ def price(question: Question) -> dict[str, Any]:
     estimate = estimate_of(question)
     document = estimate_document(estimate)
     for rank in document["memory"]:
-        rank["upper"] = upper_bytes(rank["total"])
+        rank["upper"] = estimate.upper_bytes(rank["total"])
     devices = estimate.strategy.devices
     return {**document, "words": strategy_in_words(estimate), "devices": devices, "tokens_per_s": estimate.tokens_per_s}
 

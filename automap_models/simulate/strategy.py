@@ -184,6 +184,7 @@ class StrategyPricing:
             reduced_s=tuple((reduced_s + costs.tied_s).tolist()),
             host=costs.host,
             runtime=self.runtime.name,
+            reserve=self.runtime.reserve,
             imbalance=self.runtime.imbalance if strategy.ep > 1 else 1.0,
             unfitted=tuple(dict.fromkeys(kind.name for kind in self.devices if kind.step is None)),
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from automap_models.core.cluster import upper_bytes
 from automap_models.core.estimate import Estimate, strategy_in_words
 from automap_models.core.units import percent, seconds, size
 from automap_models.errors import Infeasible
@@ -78,7 +77,7 @@ def memory_table(estimate: Estimate) -> Table:
     layout = (
         Column(f"memory of {where}", list(rows), text=True),
         Column("about", list(map(size, rows.values()))),
-        Column("at most", [size(upper_bytes(nbytes)) for nbytes in rows.values()]),
+        Column("at most", [size(estimate.upper_bytes(nbytes)) for nbytes in rows.values()]),
     )
     return Table(layout)
 
@@ -107,13 +106,16 @@ def remedies_table(remedies: Sequence[Remedy], fits: bool) -> Table:
 def fit_document(request: FitRequest, answer: FitResult) -> dict[str, Any]:
     """The same as plain JSON types."""
     estimate: Estimate | None = answer.cost or answer.emptiest
-    memory = {} if estimate is None else _parts(estimate)
+    memory: dict[str, dict[str, float]] = {}
+    if estimate is not None:
+        parts = _parts(estimate).items()
+        memory = {name: {"bytes": nbytes, "upper_bytes": estimate.upper_bytes(nbytes)} for name, nbytes in parts}
     return {
         "schema": 1,
         "kind": "fit",
         "verdict": answer.verdict,
         "status": answer.status,
-        "memory": {name: {"bytes": nbytes, "upper_bytes": upper_bytes(nbytes)} for name, nbytes in memory.items()},
+        "memory": memory,
         "memory_bytes": answer.problem.cluster.memory if estimate is None else estimate.fullest[1],
         "best": None
         if answer.plan is None

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.cluster import Cluster, upper_bytes
+from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import DeviceMemory, Estimate, strategy_in_words
 from automap_models.core.result import Result
 from automap_models.core.strategy import ONCE_A_NODE, ZERO_STAGES, Strategy
@@ -424,7 +424,7 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
         yield "clock", error
     nbytes, limit, rank = estimate.fullest
     where = f"rank {rank}" if len(estimate.memory) > 1 else "each device"
-    room = f"{size(nbytes)} to {size(upper_bytes(nbytes))} of {size(limit)} on {where}"
+    room = f"{size(nbytes)} to {size(estimate.upper_bytes(nbytes))} of {size(limit)} on {where}"
     helps = "" if estimate.verdict == "fits" else f"; {less_memory(estimate, estimate.memory[rank])} take less"
     yield "memory", f"{estimate.verdict}: {room}{helps}"
 

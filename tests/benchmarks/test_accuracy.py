@@ -19,7 +19,7 @@ WORSE, POINT = 1.2, 0.01
 def price(benchmark: ModuleType, source: str, ratio: float, device: str = "a100") -> Any:
     step = measured_step("row", source, 4, 1024, micro_batch=1)[0]
     step = replace(step, device=device, step_s=1.0, runtime=replace(step.runtime, name="general"))
-    return benchmark.Price(step, SimpleNamespace(step_s=ratio, peak_memory=1.0, fits=True), None)
+    return benchmark.Price(step, SimpleNamespace(step_s=ratio, peak_memory=1.0, verdict="fits"), None)
 
 
 def test_sources_weigh_equally_and_kinds_are_apart(benchmark: ModuleType) -> None:

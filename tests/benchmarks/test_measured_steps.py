@@ -36,7 +36,7 @@ def test_a_ranking_counts_pairs_and_what_the_chosen_plan_costs(benchmark: Module
 def price(benchmark: ModuleType, predicted_s: float, measured_s: float, **values: Any) -> Any:
     step = measured_step("row", values.pop("source", "us"), 4, 1024, micro_batch=1)[0]
     step = step.__class__(**{**step.__dict__, "step_s": measured_s, **values})
-    estimate = SimpleNamespace(step_s=predicted_s, peak_memory=2e9, fits=True)
+    estimate = SimpleNamespace(step_s=predicted_s, peak_memory=2e9, fits=True, verdict="fits")
     return benchmark.Price(step, estimate, None)
 
 
@@ -67,7 +67,8 @@ def test_plans_of_different_days_are_not_compared(benchmark: ModuleType) -> None
 
 def test_a_verdict_counts_where_it_is_known(benchmark: ModuleType) -> None:
     prices = [price(benchmark, 1.0, 1.0, fits=fits) for fits in (True, True, False, None)]
-    assert benchmark.verdicts(prices) == (2, 3)
+    assert list(benchmark.verdicts(prices)) == [(True, "fits"), (True, "fits"), (False, "fits")]
+    assert benchmark.figures(prices)[benchmark.FIGURES.index("fits")] == "2/3"
 
 
 def test_a_row_without_a_price_says_why(benchmark: ModuleType) -> None:

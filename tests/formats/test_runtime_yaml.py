@@ -140,6 +140,7 @@ def test_a_runtime_of_one_s_own_runs_its_systems_and_those_that_nobody_knows() -
         ("name: a\nabout: b\noverlap: 1\n", "overlap"),
         ("about: b\n", "name is missing"),
         ("name: a\nabout: b\ngradient_overlap: 1.5\n", "gradient_overlap is 1.5; give a share from 0 to 1"),
+        ("name: a\nabout: b\nreserve: 1\n", "reserve is 1.0; give a share from 0 to 0.9"),
         ("name: a\nabout: b\nimbalance: 0.9\n", "imbalance is 0.9; give a number from 1 on"),
         ("name: a\nabout: b\ncompute: -1\n", "compute is -1"),
         ("name: a\nabout: b\ncompute: 0\n", "compute is 0"),

@@ -23,8 +23,8 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_227, 37),
-    "cost": (4_130, 20),
+    "core": (8_237, 37),
+    "cost": (4_134, 20),
     "envs": (1_509, 12),
     "export": (2_502, 17),
     "formats": (5_362, 21),
@@ -39,21 +39,21 @@ BUDGET = {
     "planners/staged": (3_387, 19),
     "planners/strategies": (3_876, 15),
     "plots": (1_236, 9),
-    "requests": (2_927, 15),
+    "requests": (2_935, 15),
     "rl": (960, 9),
-    "serve": (1_148, 7),
+    "serve": (1_147, 7),
     "run": (4_713, 24),
-    "simulate": (1_805, 10),
+    "simulate": (1_806, 10),
     "torch_export": (2_845, 13),
     "workloads": (6_116, 35),
     "zoo": (1, 1),
-    "infer": (6_133, 37),
+    "infer": (6_135, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_393, 34),
+    "benchmarks": (6_396, 34),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_066, "files": 430, "compiled": 76, "numbers": 273}
+TOTALS = {"lines": 79_090, "files": 430, "compiled": 76, "numbers": 273}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

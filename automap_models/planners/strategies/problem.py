@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from automap_models.core.cluster import RESERVE, Cluster
+from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate
 from automap_models.core.framework import Limits
@@ -203,7 +203,7 @@ class StrategyProblem:
         kinds, fixed = read_kinds(cluster), others["fixed"]
         precision = fixed.get("precision") or usual_precision([*kinds.values()] or [device], others.get("within"))
         if others.get("reserve_bytes") is None:
-            others["reserve_bytes"] = RESERVE * cluster.memory
+            others["reserve_bytes"] = others.get("runtime", DEFAULT_RUNTIME).reserve * cluster.memory
         dtype = Strategy(micro_batch=1, global_batch=1, precision=precision).dtype
         given = fixed.get("recompute", "none")
         model = work(dtype).with_modules(given if isinstance(given, tuple) else (given,), SEARCHED)

@@ -73,6 +73,18 @@ def test_the_verdict_is_that_of_all_strategies_priced_one_by_one(model: str) -> 
         assert (answer.plan is None) == (verdict == "does not fit")
 
 
+def test_a_runtime_says_what_estimates_of_it_fall_short_by(model: str) -> None:
+    """Of 105 runs of nanotron and BLOOM out of memory 12 were said to fit, by the 8 % of programs in general."""
+    given: dict[str, Any] = {"gpus": "4xh100", "global_batch": 16, "tp": 1, "pp": 1, "cp": 1, "micro_batch": 4}
+    for runtime, reserve in (("general", 0.08), ("nanotron", 0.14), ("megatron-deepspeed", 0.12)):
+        some = {**given, "runtime": runtime, "zero": 1, "recompute": "none"}
+        nbytes = am.price(model, **some).peak_memory
+        for share, verdict in ((1.01, "fits"), (0.99, "at risk")):
+            assert am.price(model, **some, memory=share * nbytes / (1 - reserve)).verdict == verdict
+        answer = am.fit(model, **some, memory=2 * nbytes)
+        assert answer.problem.reserve_bytes == reserve * 2 * nbytes
+
+
 def test_what_would_fit_does(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     """With micro-batches of 8 nothing fits what one of 4 needs: less is named first, and more devices are of no use."""
     given: dict[str, Any] = {"gpus": "4xh100", "recompute": "none", "tp": 1, "pp": 1, "cp": 1}
@@ -221,6 +233,16 @@ def test_a_profile_has_other_optimizers_and_no_adapters() -> None:
     assert lion.optimizer == usual.optimizer / 2
     with pytest.raises(BadInput, match="needs the layers of a transformer"):
         am.fit(profile, "A", lora=8)
+
+
+def test_changes_that_a_framework_has_no_words_for_are_passed_over(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That none of them says adamw-8bit ended the command, in place of what fits otherwise."""
+    given = ("--gpus", "1xh100", "--global-batch", "8", "--memory", "1750 MB", "--offload", "none")
+    code, answer = answered(capsys, model, *given, "--for", "megatron")
+    assert (code, answer["verdict"]) == (3, "does not fit")
+    assert not any("adamw-8bit" in remedy["change"] for remedy in answer["remedies"])
 
 
 def test_a_training_run_takes_days_hours_and_money(model: str, capsys: pytest.CaptureFixture[str]) -> None:
