@@ -6,6 +6,7 @@ is described in json_documents, and at the end here, in the same notation.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -131,6 +132,8 @@ def schema_of(command: str) -> dict[str, Any]:
         if name in parts:
             parts[name]["properties"][key] = reference
     for name, part in parts.items():
+        if "description" in part:
+            part["description"] = inspect.cleandoc(part["description"])  # Python 3.13 takes the indent out
         if "properties" in part and name not in OPEN:
             part["additionalProperties"] = False
     alternatives = list(references[: len(documents)])

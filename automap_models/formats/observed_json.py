@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -336,18 +336,27 @@ def idle_shares(record: RunRecord) -> FloatArray:
     """[ranks] share of a step on the wall in which a rank's first replica runs no pass, reduction or update; median."""
     shares = []
     for step in record.counted:
-        working = np.zeros(record.schedule.ranks)
+        passes: list[list[tuple[float, float]]] = [[] for _ in range(record.schedule.ranks)]
         for one in step.passes:
             if not one.replica:
-                working[record.schedule.rank_of[one.stage]] += one.end_s - one.start_s
-        shares.append(1.0 - working / step.length_s)
+                passes[record.schedule.rank_of[one.stage]].append((one.start_s, one.end_s))
+        shares.append([1.0 - _covered_s(spans) / step.length_s for spans in passes])
     return np.asarray(np.median(shares, axis=0))
 
 
 def predicted_idle_shares(record: RunRecord, predicted: Timeline) -> FloatArray:
     """[ranks] the same of the predicted step."""
-    working = np.zeros(record.schedule.ranks)
+    work: list[list[tuple[float, float]]] = [[] for _ in range(record.schedule.ranks)]
     for interval in predicted.intervals:
         if not interval.kind.startswith("send"):
-            working[interval.resource] += interval.end_s - interval.start_s
-    return np.asarray(1.0 - working / (predicted.length_s or np.inf))
+            work[interval.resource].append((interval.start_s, interval.end_s))
+    return np.asarray([1.0 - _covered_s(spans) / (predicted.length_s or np.inf) for spans in work])
+
+
+def _covered_s(spans: Iterable[tuple[float, float]]) -> float:
+    """Seconds in which at least one span goes on: reductions and updates may run beside passes."""
+    covered_s, until_s = 0.0, 0.0
+    for start_s, end_s in sorted(spans):
+        covered_s += max(0.0, end_s - max(start_s, until_s))
+        until_s = max(until_s, end_s)
+    return covered_s

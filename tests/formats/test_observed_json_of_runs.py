@@ -75,6 +75,14 @@ def test_a_document_holds_predicted_and_measured_side_by_side() -> None:
     assert idle_shares(run)[0] == pytest.approx(1 - 0.6 / 2.0)
 
 
+def test_what_runs_beside_a_pass_leaves_no_less_idle() -> None:
+    """A reduction of which 0.2 s come after the last backward pass: 0.8 of 2 s where a rank worked for 0.6."""
+    run = record(plan([1, 1]), {})
+    beside = Pass("G", 0, 0, 0, 1.6, 1.9, 0.3)
+    steps = tuple(replace(step, passes=(*step.passes, beside)) for step in run.steps)
+    np.testing.assert_allclose(idle_shares(replace(run, steps=steps)), [1 - 0.8 / 2.0, 1 - 0.6 / 2.0])
+
+
 def test_observed_reads_the_measured_rows_of_a_trace_only(tmp_path: Path) -> None:
     run = record(plan([1, 1]), {(1, 0): 3.0})
     write_trace(tmp_path / "trace.json", run_trace_document(run, predicted_timeline(run.plan, run.schedule)))

@@ -50,6 +50,7 @@ export function plot(node, what, points) {
   const table = node.parentNode.lastElementChild, said = points.map((p) => `${p.name} ${seconds(p.step_s)}, ${p.verdict}`).join("; ");
   chart(node, 18, {
     padding: [rem(), 2 * rem(), 0, 0], scales: { x: { time: false, log: 2, ...scale(places) }, y: scale(steps) }, cursor: { y: false, drag: { x: false } },
+    legend: { markers: { stroke: (_, s) => [null, "var(--accent)", "var(--bad)"][s] } },
     axes: [axis({ label: what, values: (_, values) => values.map((value) => value == null ? "" : figures(value)) }), axis({ size: 4.2 * rem(), values: (_, values) => values.map((s) => s == null ? "" : seconds(s)) })],
     series: [{ label: what, value: (_, place) => place == null ? "" : figures(place) }, series("step", "accent"), ...(tight ? [series("step that may not fit", "bad", { paths: () => null })] : [])],
   }, [places, steps, ...(tight ? [points.map((p) => p.verdict === "fits" ? null : p.step_s)] : [])]);
