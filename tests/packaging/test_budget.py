@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_227, 37),
-    "cost": (4_133, 20),
+    "core": (8_232, 37),
+    "cost": (4_148, 20),
     "envs": (1_509, 12),
     "export": (2_502, 17),
-    "formats": (5_370, 21),
+    "formats": (5_375, 21),
     "importing": (2_299, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -45,7 +45,7 @@ BUDGET = {
     "run": (4_713, 24),
     "simulate": (1_805, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_116, 35),
+    "workloads": (6_146, 35),
     "zoo": (1, 1),
     "infer": (6_134, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_324, 33),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_059, "files": 430, "compiled": 76, "numbers": 271}
+TOTALS = {"lines": 79_114, "files": 430, "compiled": 76, "numbers": 273}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
