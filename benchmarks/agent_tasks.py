@@ -1,6 +1,6 @@
 """Thirty tasks that people give to agents, by the calls that an agent makes of the tools of `automap mcp`.
 
-    plan    a model and a cluster: fit, plan for a program, price of what it answers, export
+    plan    a model and a cluster: fit, plan for a program, harder ones where one is shorter, its price, export
     doctor  a bad command line or configuration: its better setting, and where a harder one is shorter, that
     choose  plans that somebody measured (with ROWS): price of each, and the shortest is taken
 
@@ -186,12 +186,14 @@ def best_known(question: Mapping[str, Any], budget: str) -> float:
 
 
 def planned(line: str, budget: str) -> Ending:
-    """Whether it fits, the best plan, the price of its strategy, and its file."""
+    """Whether it fits, the best plan, or a harder one that is shorter, the price of its strategy, and its file."""
     agent, (model, gpus, program, sequence, samples) = Agent(), line.split()
     sizes = {"what": model, "gpus": gpus, "sequence": int(sequence), "global_batch": int(samples)}
     if agent.call("fit", **sizes, **{"for": program})["verdict"] == "does not fit":
         raise BadInput("does not fit", where=line)
     plan = agent.call("plan", **sizes, **{"for": program})
+    if plan["shorter"]:
+        plan = agent.call("plan", **sizes, **{"for": program}, min_gain="0")
     price = agent.call("price", **sizes, **{"for": program}, **typed(plan))
     agent.call("export", plan=price, to=program, out="plan")
     ending = agent.ending("plan", f"{model} on {gpus} for {program}", price["step_s"], 1.0)

@@ -7,6 +7,8 @@ code 2, so that `make bench` goes on with the next.
 from __future__ import annotations
 
 import argparse
+import os
+import resource
 import subprocess
 import sys
 import time
@@ -64,6 +66,19 @@ def require_commit(clone: Path, commit: str, what: str) -> None:
     head = subprocess.run(git, check=False, capture_output=True, text=True).stdout.strip() or "no commit"
     if head != commit:
         refuse(f"this knows {what} at commit {commit}, and {clone} is at {head}: check that commit out")
+
+
+def run_command(name: str, *arguments: str) -> tuple[float, int, str]:
+    """Run a command as a process of its own: its processor time in seconds, its exit code, and what it prints."""
+    environment = {**os.environ}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # whoever has this compiles every module in every run
+    program = f"import sys; from automap_models.infer.app import {name}; sys.exit({name}())"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu_s, done.returncode, done.stdout
 
 
 def print_rows(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:

@@ -13,10 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -24,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import CLUSTERS, add_profiles, print_rows, profile_files
+from common import CLUSTERS, add_profiles, print_rows, profile_files, run_command
 
 from automap_models.core.constraints import stages_without_work
 from automap_models.core.schedules import DEFAULT_MIN_STAGE
@@ -60,15 +56,8 @@ class Run:
 
 def infer(profile: Path, topo: str, *options: str) -> Run:
     """Run the command."""
-    environment = {**os.environ}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # whoever has this compiles every module in every run
-    command = [sys.executable, "-c", "import sys; from automap_models.infer.app import infer; sys.exit(infer())"]
-    command += [str(profile), "--topo", topo, "--json", *options]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Run(cpu_s, done.returncode, json.loads(done.stdout) if done.returncode == 0 else {})
+    cpu_s, code, printed = run_command("infer", str(profile), "--topo", topo, "--json", *options)
+    return Run(cpu_s, code, json.loads(printed) if code == 0 else {})
 
 
 def idle_parts(run: Run, profile: Path) -> tuple[int, int]:

@@ -66,10 +66,13 @@ FAMILIES: Mapping[str, Family] = {
 }
 """A row's `arch` → the family that is built in; a mixture of experts is a Llama with several perceptrons."""
 HARDWARE = (
+    (r"^(?!.*\b40 ?gb)(?=.*\ba100)(?=.*pcie)", "a100-pcie", ""),
     (r"pcie|\bnvl\b", "", ""),
     (r"\bgb200", "gb200", "gb200-nvl72"),
     (r"\bh20\b", "h20", ""),
-    *((rf"\b{name}", name, "") for name in ("gb300", "b200", "b300", "h200", "mi300x", "mi325x", "mi355x")),
+    *((rf"\b{name}", name, "") for name in ("gb300", "b200", "b300", "h200")),
+    *((rf"\b{name}", name, "") for name in ("mi250x", "mi300x", "mi325x", "mi355x")),
+    (r"\btpu ?v5e", "tpu-v5e", ""),
     (r"\btpu ?v5p", "tpu-v5p", ""),
     (r"\btpu ?v6e|trillium", "tpu-v6e", ""),
     (r"\btpu ?(v?7x)|ironwood", "tpu7x", ""),
@@ -80,8 +83,11 @@ HARDWARE = (
     (r"\ba[18]00", "a100", ""),
     (r"\bv100.*\b16 ?gb", "v100", "v100-edr-4"),
     (r"\bv100", "v100", ""),
-    (r"\brtx ?4090\b", "rtx4090", ""),
-    *((rf"\b{name}\b", name, "") for name in ("t4", "l40s", "cpu")),
+    (r"\bgaudi ?3\b", "gaudi3", ""),
+    (r"\btrainium ?2\b|\btrn2\b", "trainium2", ""),
+    (r"\brtx ?pro ?6000\b", "rtx-pro-6000", ""),
+    *((rf"\brtx ?{number}\b", f"rtx{number}", "") for number in (4090, 5090)),
+    *((rf"\b{name}\b", name, "") for name in ("t4", "l4", "l40s", "a10g", "cpu")),
 )
 """Pattern of a row's `gpu_type` → the shipped device, and the shipped cluster whose links and memory it has, where that
 is not the device's usual one; the first that matches counts, and an empty device is none."""

@@ -40,7 +40,8 @@ LEAST |= dict.fromkeys(OF_LINKS, 1e-6)
 KEYS = "a runtime's file has the keys that docs/reference/files.md lists; the shipped ones are in conf/runtime"
 WITHOUT_FLASH = frozenset({"v100", "t4"})
 """Devices for which FlashAttention has no kernel: it asks for compute capability 8.0."""
-AMPERE = frozenset({"a100-40", "a100", "a800", "l40s", "rtx4090"})
+_OF_8_X = ("a100-40", "a100", "a100-pcie", "a800", "a10g", "l4", "l40s", "rtx4090")
+FLASH_2_DEVICES = frozenset((*_OF_8_X, "rtx5090", "rtx-pro-6000"))
 """Devices that FlashAttention-2's kernels are the newest ones for."""
 HOPPER = frozenset({"h100", "h100-96", "h200", "b200", "gb200", "b300", "gb300"})
 """Devices that there are flash kernels for which are written for Hopper and later devices."""
@@ -150,7 +151,7 @@ class RuntimeFile(AsInRuntime, kw_only=True):
             **alike
             | {
                 "flash": flash and year >= self.flash_from,
-                "flash_2": year >= self.flash_2_from if device in AMPERE else self.flash_2,
+                "flash_2": year >= self.flash_2_from if device in FLASH_2_DEVICES else self.flash_2,
                 "gradient_bytes": self.gradient_bytes.get(precision, 4),
                 "gradient_moved_bytes": 0.0 if fused else self.gradient_moved_bytes.get(precision, CAST_GRADIENT_BYTES),
                 "weighs_within": year >= self.weighs_within_from,

@@ -38,6 +38,8 @@ from automap_models.requests.strategies import strategy_problem
 
 LEAST_TOKENS = 256
 """Of a sample that is made shorter so that something fits."""
+FRAMEWORKS_S = 4.0
+"""Counted seconds, of which half go to searches of what each framework trains, where none trains the best strategy."""
 REMEDIES_S = 2.5
 """Counted seconds in which changes are tried."""
 
@@ -74,18 +76,28 @@ def solve(request: FitRequest, watch: Watch) -> FitResult:
     if not request.reserve:
         result = at_risk(result, QUICK, watch)
     fields: dict[str, Any] = {**vars(result)}
-    if result.plan is None or result.cost.mfu < USEFUL:
-        every = tuple(_remedies(request, problem, watch))
-        least = 0.0 if result.plan is None else USEFUL
-        fields |= {"remedies": tuple(remedy for remedy in every if remedy.cost.mfu >= least)}
     if result.plan is None:
         fields |= {"emptiest": emptiest(problem)}
-    else:  # nearly as short, and simple
-        pool = Comparisons(result, QUICK, watch, frameworks=training_limits())
-        pool.choose()
-        fields |= {"plan": pool.best, "cost": pool.estimate(pool.chosen)}
+    else:
+        fields |= _trained(result, watch)
+    useful = fields["cost"] is not None and fields["cost"].mfu >= USEFUL
+    if not useful:
+        least = 0.0 if result.plan is None else USEFUL
+        every = _remedies(request, problem, watch)
+        fields |= {"remedies": tuple(remedy for remedy in every if remedy.cost.mfu >= least)}
     fields |= {"taken_s": time.perf_counter() - begun_s}
     return FitResult(**fields)
+
+
+def _trained(result: Result[StrategyProblem, Strategy], watch: Watch) -> dict[str, Any]:
+    """`plan` and `cost` of a strategy that is nearly as short as the best one found, simple, and trained by a framework
+    if any is found."""
+    pool = Comparisons(result, QUICK, watch, budget_s=FRAMEWORKS_S, frameworks=training_limits())
+    pool.choose()
+    if not pool.trained(pool.best) or not pool.chosen.step_s < QUICK.far * result.cost.step_s:
+        pool.search_frameworks()
+        pool.choose()
+    return {"plan": pool.best, "cost": pool.estimate(pool.chosen)}
 
 
 def _remedies(request: FitRequest, problem: StrategyProblem, watch: Watch) -> Iterator[Remedy]:

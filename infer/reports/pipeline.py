@@ -85,10 +85,9 @@ def _group_in_words(group: NodeGroup, named: bool) -> str:
     devices = f"{counted(group.nodes, 'node')} of {counted(group.devices_per_node, 'device')}"
     kind = f" ({group.device})" if named and group.device else ""
     speed = "" if group.speed in (None, 1.0) else f", {group.speed:.3g} × as fast as the profile's"
-    return (
-        f"{devices}{kind} with {size(group.memory)}{speed}, "
-        f"{size(group.intra)}/s inside a node, {size(group.inter)}/s between nodes"
-    )
+    inside = f", {size(group.intra)}/s inside a node" if group.devices_per_node > 1 else ""
+    between = f", {size(group.inter)}/s between nodes" if named or group.nodes > 1 else ""
+    return f"{devices}{kind} with {size(group.memory)}{speed}{inside}{between}"
 
 
 def shape(report: PlanReport) -> str:

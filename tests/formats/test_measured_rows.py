@@ -341,8 +341,8 @@ def test_megatron_s_tests_on_two_trays_of_gb200(tmp_path: Path) -> None:
         ({"dp": 8}, "are 768 devices, cluster dgx-a100-4 has 384"),
         ({"model": {**GPT3, "arch": "llama", "ffn": None}}, "`ffn`: is not stated"),
         ({"model": {**GPT3, "layers": None}}, "`layers`: is not stated"),
-        ({"gpu_type": "MI250X"}, "no device is shipped for 'MI250X'"),
-        ({"gpu_type": "A100-80GB PCIe"}, "no device is shipped"),
+        ({"gpu_type": "MI100"}, "no device is shipped for 'MI100'"),
+        ({"gpu_type": "H100-80GB PCIe"}, "no device is shipped"),
         ({"gpus_per_node": 7}, "384 devices do not fill nodes of 7"),
         ({"model": {**GPT3, "arch": "mamba"}}, "'mamba' is none of gpt, gpt2"),
         ({"model": {**GPT3, "experts": 8}}, "`topk`: is not stated"),
@@ -361,6 +361,17 @@ def test_megatron_s_tests_on_two_trays_of_gb200(tmp_path: Path) -> None:
 )
 def test_a_row_that_cannot_be_priced_says_why(tmp_path: Path, values: dict[str, Any], sentence: str) -> None:
     assert sentence in reason(tmp_path, **values)
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "device"),
+    [
+        *(("A100-80GB PCIe", "a100-pcie"), ("AMD MI250X", "mi250x"), ("L4 24GB", "l4"), ("L40S", "l40s")),
+        *(("A10G", "a10g"), ("GeForce RTX 5090", "rtx5090"), ("RTX PRO 6000 Blackwell", "rtx-pro-6000")),
+    ],
+)
+def test_a_row_names_its_device_as_people_do(tmp_path: Path, gpu_type: str, device: str) -> None:
+    assert measured(tmp_path, gpu_type=gpu_type, topo=None).device == device
 
 
 def test_a_row_may_state_what_its_system_leaves_open(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ BUDGET = {
     "cost": (4_148, 20),
     "envs": (1_509, 12),
     "export": (2_502, 17),
-    "formats": (5_375, 21),
+    "formats": (5_382, 21),
     "importing": (2_299, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (3_869, 15),
+    "planners/strategies": (3_876, 15),
     "plots": (1_236, 9),
-    "requests": (2_915, 15),
+    "requests": (2_927, 15),
     "rl": (960, 9),
     "serve": (1_148, 7),
     "run": (4_713, 24),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (2_845, 13),
     "workloads": (6_146, 35),
     "zoo": (1, 1),
-    "infer": (6_134, 37),
+    "infer": (6_133, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_324, 33),
+    "benchmarks": (6_393, 34),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_114, "files": 430, "compiled": 76, "numbers": 273}
+TOTALS = {"lines": 79_139, "files": 430, "compiled": 76, "numbers": 275}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -105,8 +105,9 @@ def with_hosts(
     deadline: Deadline = NEVER,
 ) -> Result[StrategyProblem, Strategy]:
     """A search's result; or that of the same search with the optimiser on hosts: where nothing fits without, or where
-    the best that fits recomputes everything and hosts save WORTH of its step. What is proven is of both. And where it
-    recomputes anything then, that with blocks whose hosts save what they need, where those save WORTH_OF_BLOCKS."""
+    the best that fits recomputes everything or is not USEFUL, and hosts save WORTH of its step. What is proven is of
+    both. And where it recomputes anything then, that with blocks whose hosts save what they need, where those save
+    WORTH_OF_BLOCKS."""
     result = _with_optimizer(result, config, watch, deadline)
     problem, plan = result.problem, result.plan
     if plan is None or plan.recompute == "none" or problem.fixed.get("offload") == "none":
@@ -131,7 +132,7 @@ def _with_optimizer(
     offloaded, most_s = on_hosts(result.problem), float("inf")
     if result.plan is not None:
         most_s = (1.0 - WORTH) * result.cost.step_s
-        if set(result.plan.recompute_kinds) != {"full"}:
+        if set(result.plan.recompute_kinds) != {"full"} and result.cost.mfu >= USEFUL:
             return result
     if offloaded is None:
         return result
@@ -211,8 +212,8 @@ def open_fields(problem: StrategyProblem) -> Iterator[Change]:
     """Changes of nothing but what is asked of the strategy."""
     for name in problem.fixed:
         if name != "precision":
-            others = {key: value for key, value in problem.fixed.items() if key != name}
-            yield f"leave `{name}` open", replace(problem, fixed=others)
+            others = replace(problem, fixed={key: value for key, value in problem.fixed.items() if key != name})
+            yield f"leave `{name}` open", (name == "offload" and on_hosts(others)) or others
     if problem.within is not None:
         yield "leave `target` out", replace(problem, within=None)
     if len(problem.fixed) > 1:

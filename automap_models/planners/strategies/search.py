@@ -58,6 +58,8 @@ Explore = Callable[[float], None]
 
 LISTED = 125
 """Sets of degrees that are bounded for each guess: all of 2,048 devices for 80 guesses."""
+TRIED = 4
+"""Times as many guesses, simulated while none fits: where memory is short, estimates say of many that they do."""
 
 
 @dataclass(eq=False)
@@ -159,7 +161,10 @@ class Search:
         degree_sets = self.bounded_degrees()
         # A share of 1F1B's bubble, of which other schedules have less.
         likely = sorted(degree_sets, key=lambda entry: entry[0] * (1 + 0.3 * self.waiting(entry[1])))
-        self.price_estimates([entry for _, entry in likely[: 4 * self.config.guesses]], self.config.guesses)
+        many = 4 * self.config.guesses
+        for first in range(0, len(likely), many) if many else ():
+            if self.price_estimates([entry for _, entry in likely[first : first + many]], self.config.guesses):
+                break
         self.descend()
         for bound_s, degrees in degree_sets:
             self.push(bound_s, partial(self.split_degrees, degrees))
@@ -330,13 +335,13 @@ class Search:
 
     # ---- strategies
 
-    def price_estimates(self, degree_sets: Sequence[Degrees], prices: int) -> None:
-        """Simulate so many strategies that are probably good, with cuts that take equally long, and neighbours of the
-        best."""
+    def price_estimates(self, degree_sets: Sequence[Degrees], prices: int) -> bool:
+        """Simulate so many strategies that are probably good, with cuts that take equally long, or more until one fits,
+        and neighbours of the best. Whether any fits."""
         nodes: list[tuple[float, int, Node]] = []
         likely = estimated_subspaces(self.grid, self.costs, degree_sets, self.recompute)
-        for estimate_s, subspace in likely[:prices]:
-            if self.deadline.passed or not self.near(estimate_s):
+        for tried, (estimate_s, subspace) in enumerate(likely[: TRIED * prices]):
+            if (tried >= prices and nodes) or self.deadline.passed or not self.near(estimate_s):
                 break
             node = self.node(subspace, self.recompute)
             completion = self.simulate(node, node.completions.balanced())
@@ -345,6 +350,7 @@ class Search:
         for *_, node in sorted(nodes, key=lambda entry: entry[:2])[: self.config.refined]:
             if not self.deadline.passed:
                 self.improve(node, node.completions.balanced())
+        return bool(nodes)
 
     def simulate(self, node: Node, layers: tuple[int, ...]) -> Completion | None:
         """The strategy with these cuts, if one fits."""

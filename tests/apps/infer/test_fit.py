@@ -12,9 +12,11 @@ import pytest
 
 import automap_models as am
 from automap_models.errors import BadInput, Infeasible
+from automap_models.export.targets import training_limits
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.infer.app import export, plan
 from automap_models.infer.app import fit as main
+from automap_models.planners.strategies.planner import is_trained
 from automap_models.planners.strategies.remedies import USEFUL
 from automap_models.requests import cluster_of
 
@@ -105,12 +107,31 @@ def test_it_says_so_in_words(model: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_fits_at_a_crawl_is_told_beside_what_goes_faster(capsys: pytest.CaptureFixture[str]) -> None:
-    """ "does not fit" stood above a strategy of 73 of 80 GB: one fits, at 3 % of the peak, which nobody would run."""
-    assert main(["deepseek-v3", "--gpus", "64xh100"]) == 0
+    """Without hosts it fits over all devices alone, at 5 % of the peak, which nobody would run."""
+    assert main(["mixtral-8x7b", "--gpus", "32xv100", "--offload", "none"]) == 0
     printed = capsys.readouterr().out
     assert "\nfits: " in printed and "what else fits" in printed and "to go beyond 10.0 % of the peak" in printed
-    answer = am.fit("deepseek-v3", gpus="64xh100")
+    assert "\nleast change  leave --offload open" in printed
+    answer = am.fit("mixtral-8x7b", gpus="32xv100", offload="none")
     assert answer.cost.mfu < USEFUL <= min(remedy.cost.mfu for remedy in answer.remedies)
+
+
+@pytest.mark.parametrize(("model", "gpus", "degrees"), [("gpt3-175b", "16xh100", 2), ("mixtral-8x7b", "32xv100", 4)])
+def test_what_fits_narrowly_is_no_longer_than_what_people_would_try(model: str, gpus: str, degrees: int) -> None:
+    """Tensor parallelism in nodes and a pipeline over them, all recomputed, and the optimizer on hosts. Of strategies
+    that hold too much a search tried a few only, and came to ones of 1.7 and 6.5 times as many seconds."""
+    given: dict[str, Any] = {"tp": 8, "pp": degrees, "micro_batch": 1, "recompute": "full", "offload": "optimizer"}
+    usual = am.price(model, gpus=gpus, **given, sequence_parallel=True)
+    answer = am.fit(model, gpus=gpus)
+    assert usual.verdict == answer.verdict == "fits"
+    assert answer.cost.step_s <= usual.step_s
+
+
+def test_a_framework_trains_what_fits() -> None:
+    """A pipeline that divides contexts, and backward passes in two, with unequal layers: none has all of them."""
+    answer = am.fit("llama3-8b", gpus="32xv100")
+    assert answer.plan is not None
+    assert any(is_trained(answer.problem, answer.plan, limits) for limits in training_limits().values())
 
 
 def test_the_optimizer_lies_on_hosts_where_nothing_fits_without(
@@ -180,7 +201,8 @@ def test_adapters_fit_where_all_parameters_do_not(
     assert code == 3
     changes = [change["change"] for change in answer["remedies"]]
     assert "train adapters (--lora 16)" in changes
-    assert changes[0].startswith("train by --optimizer adamw-8bit") or "adapters" in changes[0]
+    assert changes[0] == "leave --offload open"
+    assert changes[1].startswith("train by --optimizer adamw-8bit") or "adapters" in changes[1]
     code, answer = answered(capsys, model, *given, "--lora", "16")
     assert (code, answer["best"]["training"]["rank"]) == (0, 16)
     (tmp_path / "strategy.json").write_text(json.dumps(answer["best"]))
