@@ -137,7 +137,7 @@ def groups_of(prices: Iterable[Price]) -> Iterator[tuple[str, list[Price]]]:
         step = price.step
         if isinstance(step, MeasuredStep) and price.estimate is not None and step.step_s is not None:
             strategy = step.strategy
-            batch = strategy.global_batch, strategy.precision, step.day
+            batch = strategy.global_batch, strategy.precision, step.training, step.day
             groups[step.source, step.system, step.model.shape, step.cluster, *batch].append(price)
     for (source, _, shape, cluster, samples, *_), rows in groups.items():
         strategies = {replace(price.step.strategy, dispatcher=None) for price in rows}  # type: ignore[union-attr]

@@ -113,15 +113,16 @@ HALVES = frozenset({"bfloat16", "float16"})
 def alignment_shares(sizes: FloatArray) -> FloatArray:
     """[…] share of the aligned rate that products in 16 or 8 bits reach whose sides are multiples of few elements only.
 
-    Matrix units take sides of 8 elements, full tiles 64. The shares were fitted with those of all kinds of devices.
+    Matrix units take sides of 8 elements, full tiles 64. The shares were fitted with those of all kinds of devices. A
+    side narrower than a tile, such as an adapter's rank, is filled up to one, which `product_efficiencies` counts.
 
     Args:
         sizes: […, 3] rows, columns and depth of each product; one that is no whole number counts as aligned.
     """
     shares = np.ones(sizes.shape[:-1])
     is_whole = sizes == np.floor(sizes)
-    for multiple, share in ((64, 0.93), (8, 0.07)):
-        shares = np.where((is_whole & (sizes % multiple != 0)).any(axis=-1), share, shares)
+    for multiple, least, share in ((64, 0, 0.93), (8, 64, 0.07)):
+        shares = np.where((is_whole & (sizes > least) & (sizes % multiple != 0)).any(axis=-1), share, shares)
     return shares
 
 

@@ -64,6 +64,10 @@ class WorkKind:
     """Everything else."""
     ROUTING = 2
     """Copies of tokens on their way to experts and back, each its own kernel where a framework fuses none."""
+    UNFUSED = 3
+    """What an eager program runs beside another kernel, which computes all of it elsewhere."""
+    WIDENING = 4
+    """Of weights in 4 bits before a product."""
 
 
 @dataclass(frozen=True, eq=False)

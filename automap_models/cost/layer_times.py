@@ -42,6 +42,13 @@ FLASH_BACKWARD = 2.5
 FLASH_2 = 3e14
 """FLOP/s that kernels of FlashAttention-2 reach in steps on H100, and no more on later devices: alone 370 TFLOP/s
 there (Shah et al., 2407.08608, figure 5), and 352 to 362 on B200 (meta-pytorch/tritonbench, pull request 171)."""
+FLASH_2_SHARE = 0.5
+"""Of the peak that they reach on devices before these: half to 0.73 of an A100's, where kernels before them reached a
+quarter to 0.4, which constants of devices are of (Dao, 2307.08691, abstract)."""
+WIDENED = 0.4
+"""Share of the bytes/s of other kernels at which weights in 4 bits are widened, which are looked up in a table: Llama 2
+7B takes 79 ms longer with bitsandbytes' NF4 than in bfloat16 on an A100 with 40 GB, where two passes over the bytes
+take 32 (LitGPT's tutorials/resource-tables.md of October 2023; of 13B they are 191 and 62)."""
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 EXPERT_ROWS = 16
 """Tokens of an expert are filled up to a multiple of these, as products in 8 bits need it: Megatron's
@@ -237,7 +244,7 @@ class StepClock:
         kernels = work.kernels
         is_product, core = kernels.products, kernels.core
         moved, moved_core = self._moved_bytes(kernels, is_product)
-        times_s = moved * np.where(kernels.kinds == WorkKind.ROUTING, self.runtime.routing, 1.0) / self.bytes_per_s
+        times_s = moved * self._moved_shares[kernels.kinds] / self.bytes_per_s
         sizes = self.sizes_of(kernels)[:, is_product]
         flop = np.zeros(times_s.shape)
         flop[:, is_product] = 2.0 * sizes.prod(axis=2)
@@ -255,9 +262,15 @@ class StepClock:
             cores = self._flash_s(flop[:, core & forward].sum(axis=1) / (2 if work.causal else 1), moved_core)
         return self.runtime.compute * np.where(core, 0.0, times_s), self.runtime.compute * cores
 
+    @cached_property
+    def _moved_shares(self) -> FloatArray:
+        """Of the bytes of a kernel that a program moves, or of what takes as long, by its WorkKind."""
+        return np.array([1.0, 1.0, self.runtime.routing, float(self.runtime.eager), 1 / WIDENED])
+
     def _launches(self, kernels: Kernels) -> BoolArray:
         """[n] which kernels are launched, and not part of another one."""
-        return np.asarray(~kernels.read_again if self.runtime.joins else np.ones(len(kernels), dtype=np.bool_))
+        launched = (kernels.kinds != WorkKind.UNFUSED) | self.runtime.eager
+        return np.asarray(launched & ~kernels.read_again if self.runtime.joins else launched)
 
     def _repeats(self, kernels: Kernels, block: bool) -> FloatArray:
         """[n] kernels that each is: of experts one for each of a device, and as many casts of what it reads."""
@@ -325,7 +338,7 @@ class StepClock:
         if self.runtime.hopper_attention:
             attained = min(self.peak, 1.6 * attained)  # see Runtime
         elif self.runtime.flash_2:
-            attained = min(attained, FLASH_2)
+            attained = min(max(attained, FLASH_2_SHARE * self.peak), FLASH_2)
         flop = np.stack([forward_flop, FLASH_BACKWARD * forward_flop], axis=1)
         both = np.stack([moved[:, 0], moved[:, 1] + moved[:, 2]], axis=1)
         times_s = np.zeros((len(flop), 3))

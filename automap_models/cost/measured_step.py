@@ -8,6 +8,7 @@ from typing import Literal
 from automap_models.core.cluster import Cluster
 from automap_models.core.strategy import Precision, Strategy, TransformerShape
 from automap_models.core.sublayer_sizes import Latent, Mixture, Recurrence
+from automap_models.core.tuning import FULL, Training
 from automap_models.cost.runtime import Runtime
 
 Family = Literal["gpt", "llama", "bert"]
@@ -64,6 +65,7 @@ class MeasuredStep:
         system: the software that ran it.
         model: which one it is.
         strategy: how it was trained.
+        training: what of it was trained.
         device: name of a shipped device.
         cluster: what it ran on.
         runtime: how its software runs strategies.
@@ -86,6 +88,7 @@ class MeasuredStep:
     memory_bytes: float | None
     only_tensors: bool = False
     fits: bool | None
+    training: Training = FULL
     day: str = ""
 
 

@@ -44,7 +44,8 @@ class Runtime:
         hopper_attention: whether flash kernels are written for Hopper and later devices, as cuDNN's are: there they are
             faster than those of FlashAttention-2, 1.5 to 2.0 times forward and 1.5 to 1.75 times backward (Shah et al.,
             2407.08608, section 4.1).
-        flash_2: whether they are those of FlashAttention-2, which no device after H100 runs faster than that does.
+        flash_2: whether they are those of FlashAttention-2, which no device after H100 runs faster than that does, and
+            devices before it at half of their peak.
         loss_copies: logits in fp32 that are held at once in the backward pass of the loss: Megatron's writes gradients
             in place of the softmax, and holds the logits besides.
         tensor_loss_copies: the same where tensor parallelism divides the vocabulary.
@@ -73,7 +74,8 @@ class Runtime:
         bucket_bytes: of the 16-bit gradients that are summed together; a larger matrix is alone. None are one sum.
         shard_s: that gradients and weights take for each of the devices among which ZeRO-1 or 2 divides, where they are
             reduced to one after the other and broadcast from it, beside nothing.
-        eager: whether norms, activations and gates are several kernels, of which each saves what it reads.
+        eager: whether norms, positions and gates are several kernels, of which each moves its bytes, and saves what it
+            reads.
         saves_gathered: whether tokens that sequence parallelism gathers for a product are saved whole, and not gathered
             again in the backward pass.
         weighs_within: whether a token's experts are weighted before their last product, whose result the backward pass

@@ -81,6 +81,16 @@ class ModelDocument(Foreign):
     attention_note: str | None = None
 
 
+class TrainingDocument(Foreign):
+    """What of a row's model is trained, and by which optimiser: options of `core.tuning.Training`."""
+
+    lora: Text | None = None
+    quantize: bool = False
+    optimizer: Text = "adamw"
+    states: Text = "fp32"
+    packed: Index = 0
+
+
 class MeasuredDocument(Foreign):
     """What was published of a step, in one unit or another."""
 
@@ -159,6 +169,7 @@ class RowDocument(Foreign):
     cluster: ClusterDocument | None = None
     flash: bool | None = None
     unknown: list[str] | None = None
+    training: TrainingDocument | None = None
 
 
 class SourceDocument(Foreign):

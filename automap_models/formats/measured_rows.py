@@ -38,6 +38,7 @@ from automap_models.core.strategy import (
     TransformerShape,
 )
 from automap_models.core.sublayer_sizes import GatedDelta, Latent, Mamba, Mixture, Rotary
+from automap_models.core.tuning import Training
 from automap_models.cost.measured_step import Family, MeasuredModel, MeasuredStep, SkippedStep
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_cluster, read_device
@@ -50,6 +51,7 @@ from automap_models.formats.measured_documents import (
     RowDocument,
     RowsDocument,
     SourceDocument,
+    TrainingDocument,
 )
 from automap_models.formats.runtime_yaml import WITHOUT_FLASH, RuntimeFile, runtime_named, split_layers, year_named
 from automap_models.formats.schema import read_json
@@ -179,6 +181,7 @@ def _step(row: RowDocument, source: SourceDocument, runtime: RuntimeFile | None)
         system=row.system,
         model=model,
         strategy=strategy,
+        training=Training.of_options(**msgspec.structs.asdict(row.training or TrainingDocument())),
         device=device,
         cluster=cluster,
         runtime=ran.runtime(strategy.precision, device, year, flash=usual_flash if row.flash is None else row.flash),

@@ -41,6 +41,9 @@ MOST |= {"reserve": 0.9}
 KEYS = "a runtime's file has the keys that docs/reference/files.md lists; the shipped ones are in conf/runtime"
 WITHOUT_FLASH = frozenset({"v100", "t4"})
 """Devices for which FlashAttention has no kernel: it asks for compute capability 8.0."""
+_OF_8_X = ("a100-40", "a100", "a100-pcie", "a800", "a10g", "l4", "l40s", "rtx4090")
+FLASH_2_DEVICES = frozenset((*_OF_8_X, "rtx5090", "rtx-pro-6000"))
+"""Devices that FlashAttention-2's kernels are the newest ones for."""
 HOPPER = frozenset({"h100", "h100-96", "h200", "b200", "gb200", "b300", "gb300"})
 """Devices that there are flash kernels for which are written for Hopper and later devices."""
 
@@ -66,6 +69,7 @@ class RuntimeFile(AsInRuntime, kw_only=True):
         about: the program, the day, and the rows that its numbers are fitted to.
         systems: regular expression of the names that rows of measured steps call it by; none where it is empty.
         flash_from: the first year in which attention runs in one kernel.
+        flash_2_from: the first year in which that is FlashAttention-2's, where the device has none that is newer.
         sequence_parallel: when the devices of tensor parallelism share what is between their operators.
         dropout: whether its GPT drops activations.
         remainder: which stages have fewer layers.
@@ -98,6 +102,7 @@ class RuntimeFile(AsInRuntime, kw_only=True):
     about: str
     systems: str = ""
     flash_from: int = 0
+    flash_2_from: int = TODAY + 1
     sequence_parallel: SequenceParallel = "never"
     dropout: bool = False
     remainder: Remainder = "ends"
@@ -147,6 +152,7 @@ class RuntimeFile(AsInRuntime, kw_only=True):
             **alike
             | {
                 "flash": flash and year >= self.flash_from,
+                "flash_2": year >= self.flash_2_from if device in FLASH_2_DEVICES else self.flash_2,
                 "gradient_bytes": self.gradient_bytes.get(precision, 4),
                 "gradient_moved_bytes": 0.0 if fused else self.gradient_moved_bytes.get(precision, CAST_GRADIENT_BYTES),
                 "weighs_within": year >= self.weighs_within_from,

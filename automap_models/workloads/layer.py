@@ -218,6 +218,11 @@ class Layer:
         """A product of matrices: sizes are how many, rows, columns and depth; what it moves its result and both."""
         self._launch(of_pass, WorkKind.PRODUCT, core, sizes, tuple((value, value in again) for value in moved))
 
+    def unfused(self, of_pass: int, *moved: Value) -> None:
+        """A kernel of its own in an eager program, which otherwise is part of another one."""
+        bits, values = self._modules * (of_pass is FORWARD), tuple((value, False) for value in moved)
+        self._kernels.append((of_pass, WorkKind.UNFUSED, False, bits, (), values))
+
     # --- operations
 
     def dense(
@@ -275,7 +280,8 @@ class Layer:
         if packed:
             self._unpacked.append(matrix)
             for of_pass in (FORWARD, INPUT):
-                self.memory(of_pass, matrix, self.weights(*matrix.size, QUANTIZED_BYTES))
+                moved = matrix, self.weights(*matrix.size, QUANTIZED_BYTES)
+                self._launch(of_pass, WorkKind.WIDENING, False, (), tuple((value, False) for value in moved))
         if bias:
             self.bias(y, experts)
         gradient = self.reads(x, operand.item_bytes)
@@ -327,7 +333,23 @@ class Layer:
         self.save(x, for_weights=trains)
         if not layer_norm:
             self.save_eagerly(x, self.operations.norm_bytes + self.operations.scale_bytes * trains)
+            self._mean_square(x)
         return y
+
+    def _mean_square(self, x: Value) -> None:
+        """What a norm without mean runs in fp32, operation by operation, before its scale: as transformers' Llama does.
+
+        forward     widened, squared, its mean, times the root of that, narrowed
+        backward    widened; the root's gradient, a product and its sum, its mean's, and the square's, of three
+                    products; the other one's; both added, and narrowed
+        """
+        wide = self.like(x, FLOAT32)
+        for widths in ((wide, x), (wide,) * 2, (wide,), (wide,) * 2, (x, wide)):
+            self.unfused(FORWARD, *widths)
+        for count in (3, 1, 2, 2, 2, 2, 3, 3):
+            self.unfused(INPUT, *(wide,) * count)
+        self.unfused(INPUT, wide, x)
+        self.unfused(INPUT, x, wide)
 
     def activation(self, y: Value, *, relu: bool = False) -> Value:
         """A function of each number, of ReLU with a mask of a byte each, or eagerly its result, which `down` reads."""
@@ -359,6 +381,8 @@ class Layer:
         self.memory(FORWARD, z, gate, inner)
         self.memory(INPUT, inner, z, gate)
         self.memory(INPUT, gate, z, gate, inner)
+        self.unfused(FORWARD, z, gate)
+        self.unfused(INPUT, z, gate)
         self.save(gate, inner)
         self.save_eagerly(z, (self.operations.gate_copies + self.operations.activation_copies) * z.item_bytes)
         return z

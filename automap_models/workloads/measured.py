@@ -76,10 +76,10 @@ def step_work(step: MeasuredStep) -> ModelWork:
     """The work of a step's model.
 
     Raises:
-        BadInput: the model's heads are of an odd size.
+        BadInput: the model's heads are of an odd size, or it has not what is to be trained.
     """
     shape, architecture = step.model.shape, architecture_of(step.model)
-    return replace(model_work(architecture, shape.name, shape.sequence, "bfloat16"), shape=shape)
+    return replace(model_work(architecture, shape.name, shape.sequence, "bfloat16", step.training), shape=shape)
 
 
 def passes_work(passes: MeasuredPasses) -> ModelWork:

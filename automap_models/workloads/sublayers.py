@@ -48,7 +48,7 @@ def attention(
     if c.query_norm is not None:
         of_head = 0 if c.query_norm == "heads" else width
         q, k = (layer.norm(x, layer_norm=False, width=of_head, fused=turn) for x in (q, k))
-    q, k = turned(layer, q, turn or c.score_scale != 1.0), turned(layer, k, turn)
+    q, k = turned(layer, q, turn or c.score_scale != 1.0, scaled=not turn), turned(layer, k, turn)
     for part in parts if c.operations.joined and q is not parts[0] else ():
         layer.save_eagerly(part, layer.item_bytes)
     gates = [c.heads * width] * c.gated_attention + [c.heads] * c.gated_heads
@@ -67,12 +67,18 @@ def in_order(layer: Layer, mixed: Value) -> None:
         layer.save_eagerly(mixed, layer.item_bytes)
 
 
-def turned(layer: Layer, x: Value, changes: bool = True) -> Value:
-    """Queries or keys that are scaled, or turned by their positions, unless they stay as they are."""
+def turned(layer: Layer, x: Value, changes: bool = True, *, scaled: bool = False) -> Value:
+    """Queries or keys that are `scaled`, or turned by their positions, unless they stay as they are.
+
+    Eagerly they are times a cosine, and their halves, which change places and sign, times a sine; both are added. Back
+    each half is filled up to a whole, and these are added, too.
+    """
     if changes:
         y = layer.like(x)
         layer.memory(FORWARD, y, x)
         layer.memory(INPUT, x, y)
+        for of_pass in (FORWARD,) * 4 + (INPUT,) * 6 if not scaled else ():
+            layer.unfused(of_pass, y, x)
         return y
     layer.memory(INPUT, x, x, core=True)  # its gradient's heads are side by side again, which the kernel above does too
     return x

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ideal_devices import ideal, ideal_device
 
-from automap_models.core.device import TILES, USUAL, Device, StepConstants
+from automap_models.core.device import TILES, USUAL, Device, StepConstants, alignment_shares
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 
@@ -100,13 +100,14 @@ def test_kernels_reach_shares_of_the_peaks_at_the_clock_that_is_sustained() -> N
 
 
 def test_sides_that_fill_no_matrix_unit_count_in_types_of_16_bits_only() -> None:
-    """0.07 of the rate where a side is odd; none of it where a library pads, or in float32."""
-    device, odd = replace(PLAIN, multiprocessors=1), np.array([1, 256.0, 128.0, 63.0])
+    """0.07 of the rate where a side is odd; none of it where a library pads, in float32, or of a rank below a tile."""
+    device, odd = replace(PLAIN, multiprocessors=1), np.array([1, 256.0, 128.0, 127.0])
     slow, padded, single = (
         float(device.product_rates(odd, dtype, aligned))
         for dtype, aligned in (("float16", False), ("float16", True), ("float32", False))
     )
     assert slow == pytest.approx(0.07 * padded)
+    assert alignment_shares(np.array([128.0, 10.0, 128.0])) == 0.93
     assert single == pytest.approx(5e11)
 
 

@@ -9,6 +9,7 @@ import pytest
 from published_rows import GPT3, LLAMA_8B, bloom, gpt, measured, reason, torchtitan
 
 from automap_models.core.strategy import Strategy
+from automap_models.core.tuning import FULL, Training
 from automap_models.formats.measured_rows import network_in
 
 
@@ -425,3 +426,11 @@ def test_a_number_of_thousands_of_digits_is_no_bandwidth(tmp_path: Path) -> None
     """It ended in a ValueError of int."""
     assert network_in(f"{'9' * 5000} links a node (100 Gb/s each)", 8) == pytest.approx(100 * 1e9 / 8)
     assert network_in(f"{'9' * 5000} Gb/s", 8) is None
+
+
+def test_a_row_may_say_what_is_trained(tmp_path: Path) -> None:
+    assert measured(tmp_path).training == FULL
+    adapters = {"lora": "16:q,v", "quantize": True, "states": "bf16"}
+    tuned = Training(rank=16, targets=("q", "v"), quantize=True, states="bf16")
+    assert measured(tmp_path, training=adapters).training == tuned
+    assert "no rank" in reason(tmp_path, training={"lora": "q"})

@@ -32,7 +32,7 @@ SYSTEMS = (
     *("Megatron-LM 2021", "Megatron-LM 2023 + zero bubble", "Megatron-Core 2025 (dev)", "Primus 2025 (Megatron)"),
     *("Megatron-Bridge 26.08", "NeMo (24.11.1)", "NeMo 25.04", "NeMo AutoModel 2026", "Megatron-LM CI (dev)"),
     *("Megatron-DeepSpeed 2022", "DeepSpeed ZeRO-3", "DeepSpeed 3D (AMP)", "OneFlow-GPT 2021", "nanotron 2025"),
-    *("llm-foundry (PyTorch FSDP)", "fms-fsdp (PyTorch FSDP)", "InternEvo 2023", "torchtitan 2024-12"),
+    *("llm-foundry (PyTorch FSDP)", "transformers 2025 (FSDP)", "InternEvo 2023", "torchtitan 2024-12"),
 )
 
 
@@ -47,7 +47,9 @@ SYSTEMS = (
         ("torchtitan 2024-12", "torchtitan", 2024),
         ("Megatron-Bridge 26.04.01", "megatron-bridge", TODAY),
         ("Megatron-Bridge 26.08", "megatron-bridge", TODAY),
-        ("llm-foundry (PyTorch FSDP)", "fsdp", TODAY),
+        ("llm-foundry (PyTorch FSDP)", "fsdp", 2023),
+        ("torchtune 2025 (eager)", "fsdp", 2025),
+        ("fms-fsdp (PyTorch FSDP)", "general", TODAY),
         ("NeMo 25.07", "megatron-bridge", TODAY),
         ("NeMo AutoModel 2026", "automodel", 2026),
         ("nanotron 2025", "nanotron", 2025),

@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_237, 37),
-    "cost": (4_134, 20),
+    "core": (8_242, 37),
+    "cost": (4_152, 20),
     "envs": (1_509, 12),
     "export": (2_502, 17),
-    "formats": (5_362, 21),
+    "formats": (5_382, 21),
     "importing": (2_299, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -45,7 +45,7 @@ BUDGET = {
     "run": (4_713, 24),
     "simulate": (1_806, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_116, 35),
+    "workloads": (6_146, 35),
     "zoo": (1, 1),
     "infer": (6_135, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_396, 34),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_090, "files": 430, "compiled": 76, "numbers": 273}
+TOTALS = {"lines": 79_163, "files": 430, "compiled": 76, "numbers": 275}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

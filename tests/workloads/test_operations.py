@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from automap_models.core.model_work import LayerWork
-from automap_models.core.tuning import FULL, Training
+from automap_models.core.tuning import FULL, LayerTraining, Training
 from automap_models.workloads.config_families import families, read_key
 from automap_models.workloads.config_json import read_config
+from automap_models.workloads.layer import Layer
 from automap_models.workloads.registry import configured
+from automap_models.workloads.sublayers import turned
 from automap_models.workloads.transformer import model_work
 
 from . import hugging_face, test_towers
@@ -145,6 +147,46 @@ def test_blocks_of_a_tower_save_what_torch_counts(model_type: str) -> None:
         blocks = configured(test_towers.decoded(config.to_dict()), dtype="bfloat16").work().tower
         ours.append(sum(part.copies * saved_by_layer(part.layer) for part in blocks))
     assert ours[1] - ours[0] == pytest.approx(counted[1] - counted[0], rel=0.02)
+
+
+def moved_by_torch(operation: Any, count: int) -> list[float]:
+    """Bytes of a number that the kernels of an operation of so many values read and write, forward and backward."""
+    torch = importlib.import_module("torch")
+    mode = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+    views, moved = {"view", "t", "transpose", "unsqueeze", "slice", "detach", "expand", "ones_like"}, [0.0]
+
+    class Counting(mode):  # type: ignore[misc, valid-type]  # torch is read where it is needed
+        def __torch_dispatch__(self, op: Any, _: Any, values: Any = (), named: Any = None) -> Any:
+            result = op(*values, **(named or {}))
+            leaves = torch.utils._pytree.tree_leaves((values, named, result))
+            if op.__name__.split(".")[0] not in views:
+                moved[-1] += sum(x.nbytes for x in leaves if isinstance(x, torch.Tensor))
+            return result
+
+    values = [torch.randn(1, 32, 64, 128, dtype=torch.bfloat16, requires_grad=True) for _ in range(count)]
+    with Counting():
+        result = operation(*values)
+        moved.append(0.0)
+        result.backward(torch.ones_like(result))
+    return [nbytes / values[0].numel() for nbytes in moved]
+
+
+@pytest.mark.parametrize("name", ["norm", "positions", "gate"])
+def test_an_eager_operation_moves_what_torch_counts(name: str) -> None:
+    torch, llama = (importlib.import_module(m) for m in ("torch", "transformers.models.llama.modeling_llama"))
+    layer = Layer(64, "bfloat16", LayerTraining(frozen=("norm",)))
+    x, y = layer.value(512), layer.value(512)
+    cosine = torch.rand(1, 64, 128, dtype=torch.bfloat16)
+    norm = llama.LlamaRMSNorm(128).bfloat16().requires_grad_(False)
+    of_torch, count, ours = {
+        "norm": (norm, 1, lambda: layer.norm(x, layer_norm=False)),
+        "positions": (lambda q: q * cosine + llama.rotate_half(q) * cosine, 1, lambda: turned(layer, x)),
+        "gate": (lambda g, u: torch.nn.functional.silu(g) * u, 2, lambda: layer.gated(x, y)),
+    }[name]
+    ours()
+    kernels = layer.work("m").kernels
+    moved = [kernels.moved_bytes[kernels.passes[kernels.moved_kernels] == of_pass].sum() for of_pass in (0, 1)]
+    assert [nbytes / (64 * 512) for nbytes in moved] == pytest.approx(moved_by_torch(of_torch, count), rel=0.04)
 
 
 def test_what_is_not_counted_is_a_family() -> None:

@@ -340,8 +340,8 @@ class Search:
         and neighbours of the best. Whether any fits."""
         nodes: list[tuple[float, int, Node]] = []
         likely = estimated_subspaces(self.grid, self.costs, degree_sets, self.recompute)
-        for tried, (estimate_s, subspace) in enumerate(likely[: TRIED * prices]):
-            if (tried >= prices and nodes) or self.deadline.passed or not self.near(estimate_s):
+        for number, (estimate_s, subspace) in enumerate(likely[: TRIED * prices]):
+            if (number >= prices and nodes) or self.deadline.passed or not self.near(estimate_s):
                 break
             node = self.node(subspace, self.recompute)
             completion = self.simulate(node, node.completions.balanced())
