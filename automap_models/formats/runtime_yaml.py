@@ -39,6 +39,8 @@ MOST = dict.fromkeys(("tensor_overlap", "gradient_overlap", "expert_overlap", "r
 MOST |= {"reserve": 0.9}
 """Keys of shares of something; key → the least of numbers that are not 0, and the largest of those that are shares."""
 KEYS = "a runtime's file has the keys that docs/reference/files.md lists; the shipped ones are in conf/runtime"
+GENERAL = "general"
+"""Name of the runtime of programs in general."""
 WITHOUT_FLASH = frozenset({"v100", "t4"})
 """Devices for which FlashAttention has no kernel: it asks for compute capability 8.0."""
 _OF_8_X = ("a100-40", "a100", "a100-pcie", "a800", "a10g", "l4", "l40s", "rtx4090")
@@ -259,7 +261,7 @@ def runtime_named(system: str, usual: RuntimeFile | None = None, graph: CudaGrap
     named = [file for file in _shipped() if file.systems and re.search(file.systems, system.lower())]
     of_graph = [file for file in named if file.cuda_graph == graph == "all"]
     others = [file for file in named if file.cuda_graph != "all"]
-    return (*of_graph, *others, usual or read_runtime("general"))[0]
+    return (*of_graph, *others, usual or read_runtime(GENERAL))[0]
 
 
 def year_named(system: str) -> int:

@@ -22,13 +22,13 @@ from automap_models.core.schedules import DEFAULT_MIN_GAIN, DEFAULT_SCHEDULE, sc
 from automap_models.core.strategy import PARTS, Precision, Strategy, TransformerShape, batch_in_samples, require_parts
 from automap_models.core.tuning import FULL, Training
 from automap_models.cost.profile_layers import ProfileWork
-from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
+from automap_models.cost.runtime import Runtime
 from automap_models.errors import BadInput
 from automap_models.export.target import Source as PlanSource
 from automap_models.export.targets import TARGETS, strategy_limits, target_by_name, training_limits
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import read_kinds
-from automap_models.formats.runtime_yaml import known_runtimes, read_runtime, split_layers
+from automap_models.formats.runtime_yaml import GENERAL, known_runtimes, read_runtime, split_layers
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners import effort
 from automap_models.planners.base import Deadline, Watch
@@ -379,7 +379,7 @@ def _named_runtime(request: StrategyRequest, precision: Precision, device: Devic
     if named is None and request.target is not None:
         runs = strategy_limits(request.target).runtime or request.target
         named = runs if runs in known_runtimes() else None
-    runtime = read_runtime(named).runtime(precision, device.name) if named else DEFAULT_RUNTIME
+    runtime = read_runtime(named or GENERAL).runtime(precision, device.name)
     return replace(runtime, name=str(named or ""), flash=runtime.flash and request.flash)
 
 

@@ -73,6 +73,13 @@ def test_the_verdict_is_that_of_all_strategies_priced_one_by_one(model: str) -> 
         assert (answer.plan is None) == (verdict == "does not fit")
 
 
+@pytest.mark.parametrize("gpus", ["4xa100", "4xh100", "4xv100"])
+def test_where_no_runtime_is_named_it_is_that_of_programs_in_general(model: str, gpus: str) -> None:
+    """On A100 attention took longer without a name than with `general`, whose file no command read."""
+    given: dict[str, Any] = {"gpus": gpus, "global_batch": 16, "micro_batch": 4, "sequence": 1024}
+    assert am.price(model, **given).step_s == am.price(model, **given, runtime="general").step_s
+
+
 def test_a_runtime_says_what_estimates_of_it_fall_short_by(model: str) -> None:
     """Of 105 runs of nanotron and BLOOM out of memory 12 were said to fit, by the 8 % of programs in general."""
     given: dict[str, Any] = {"gpus": "4xh100", "global_batch": 16, "tp": 1, "pp": 1, "cp": 1, "micro_batch": 4}
