@@ -47,7 +47,7 @@ SYSTEMS = (
         ("torchtitan 2024-12", "torchtitan", 2024),
         ("Megatron-Bridge 26.04.01", "megatron-bridge", TODAY),
         ("Megatron-Bridge 26.08", "megatron-bridge", TODAY),
-        ("llm-foundry (PyTorch FSDP)", "fsdp", 2023),
+        ("llm-foundry (PyTorch FSDP)", "llm-foundry", 2023),
         ("torchtune 2025 (eager)", "fsdp", 2025),
         ("fms-fsdp (PyTorch FSDP)", "general", TODAY),
         ("NeMo 25.07", "megatron-bridge", TODAY),
