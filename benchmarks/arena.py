@@ -288,7 +288,12 @@ def spread(plan: ClockedPlan, devices: Mapping[str, int]) -> ClockedPlan:
 
 
 def words(plan: Mapping[str, Any]) -> str:
-    """A plan of theirs: micro-batch, and the stages of each pipeline with layers, replicas and tensor parallelism."""
+    """A plan of theirs: micro-batch, and the stages of each pipeline with layers, replicas and tensor parallelism; of
+    Aceso, whose stages are of parts of layers with degrees of their own, how many there are and which these are."""
+    if (one := plan.get("pipeline")) is not None:
+        stages_of = zip(one["dp_degrees"], one["tp_degrees"], strict=True)
+        pairs = sorted({pair for degrees in stages_of for pair in zip(*degrees, strict=True)})
+        return f"mbs {plan['mbs']}: {one['num_stages']} stages, {', '.join(f'{dp} × tp {tp}' for dp, tp in pairs)}"
     first, *others = plan["pipelines"]
     stages = []
     for layers, replicas in zip(first["layers_per_stage"], first["tmp_stages"], strict=True):

@@ -127,6 +127,14 @@ def test_replicas_of_a_region_fill_its_zones_one_after_the_other(monkeypatch: py
     assert spread["used_gpus"] == {"A100-40": 20}
 
 
+def test_a_plan_of_parts_of_layers_is_told_by_its_degrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Aceso's, which ended the benchmark: its operators have degrees of their own."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    words = runpy.run_path(str(BENCHMARKS / "arena.py"))["words"]
+    degrees = {"dp_degrees": [[4, 4], [4, 2]], "tp_degrees": [[1, 1], [1, 2]]}
+    assert words({"mbs": 4, "pipeline": {"num_stages": 2, **degrees}}) == "mbs 4: 2 stages, 2 × tp 2, 4 × tp 1"
+
+
 def test_a_device_at_the_speed_of_a_profile_takes_its_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import arena

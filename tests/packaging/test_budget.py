@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (6_135, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_396, 34),
+    "benchmarks": (6_401, 34),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 79_165, "files": 430, "compiled": 76, "numbers": 275}
