@@ -22,12 +22,12 @@ from automap_models.planners.strategies.compare import Comparisons
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.remedies import (
     QUICK,
-    USEFUL,
     Change,
     Remedy,
     at_risk,
     emptiest,
     first_remedy,
+    is_useful,
     more_devices,
     open_fields,
     remedies,
@@ -82,11 +82,9 @@ def solve(request: FitRequest, watch: Watch) -> FitResult:
         fields |= {"emptiest": emptiest(problem)}
     else:
         fields |= _trained(result, watch)
-    useful = fields["cost"] is not None and fields["cost"].mfu >= USEFUL
-    if not useful:
-        least = 0.0 if result.plan is None else USEFUL
+    if result.plan is None or not is_useful(fields["cost"]):
         every = _remedies(request, problem, watch)
-        fields |= {"remedies": tuple(remedy for remedy in every if remedy.cost.mfu >= least)}
+        fields |= {"remedies": tuple(entry for entry in every if result.plan is None or is_useful(entry.cost))}
     fields |= {"taken_s": time.perf_counter() - begun_s}
     return FitResult(**fields)
 
@@ -96,7 +94,7 @@ def _trained(result: Result[StrategyProblem, Strategy], watch: Watch) -> dict[st
     if any is found."""
     pool = Comparisons(result, QUICK, watch, budget_s=FRAMEWORKS_S, frameworks=training_limits())
     pool.choose()
-    if not pool.trained(pool.best) or not pool.chosen.step_s < QUICK.far * result.cost.step_s:
+    if not pool.trained(pool.best) or pool.chosen.step_s >= QUICK.far * result.cost.step_s:
         pool.search_frameworks()
         pool.choose()
     return {"plan": pool.best, "cost": pool.estimate(pool.chosen)}

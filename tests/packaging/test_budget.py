@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (3_876, 15),
+    "planners/strategies": (3_882, 15),
     "plots": (1_236, 9),
-    "requests": (2_935, 15),
+    "requests": (2_933, 15),
     "rl": (960, 9),
     "serve": (1_147, 7),
     "run": (4_713, 24),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_401, 34),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_165, "files": 430, "compiled": 76, "numbers": 275}
+TOTALS = {"lines": 79_169, "files": 430, "compiled": 76, "numbers": 275}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -36,6 +36,12 @@ TRIAL = replace(QUICK, refined=2, trials=24, budget_s=0.3)
 """Of searches of what is found to fit, for about how long its step is."""
 
 
+def is_useful(cost: Estimate) -> bool:
+    """Whether somebody would train so: a profile, whose FLOP nobody knows, has no share of the peak that speaks against
+    it."""
+    return not 0.0 < cost.mfu < USEFUL
+
+
 class Remedy(NamedTuple):
     """A change with which something fits, in words, and the best strategy found then."""
 
@@ -132,7 +138,7 @@ def _with_optimizer(
     offloaded, most_s = on_hosts(result.problem), float("inf")
     if result.plan is not None:
         most_s = (1.0 - WORTH) * result.cost.step_s
-        if set(result.plan.recompute_kinds) != {"full"} and result.cost.mfu >= USEFUL:
+        if set(result.plan.recompute_kinds) != {"full"} and is_useful(result.cost):
             return result
     if offloaded is None:
         return result
@@ -196,7 +202,7 @@ def first_remedy(changes: Sequence[Change], watch: Watch = SILENT, deadline: Dea
     first = bisect_left(changes, True, hi=len(changes) - 1, key=lambda change: fitting(change[1]) is not None)
     of_changes: list[Remedy] = []
     for remedy in remedies(map(begun, changes[first : first + 3]), watch, deadline):
-        if remedy.cost.mfu >= USEFUL:
+        if is_useful(remedy.cost):
             return remedy
         of_changes.append(remedy)
     return of_changes[0] if of_changes else None
@@ -246,7 +252,7 @@ def more_devices(problem: StrategyProblem, watch: Watch, deadline: Deadline) -> 
         offered = ((changed.cluster.devices, changed) for changed in problems if _offered(changed.cluster.devices))
         changes = [(f"give {devices} devices", changed) for devices, changed in offered if any_subspace(changed)]
         remedy, nodes = first_remedy(changes, watch, deadline), 2 * nodes
-        if remedy is not None and remedy.cost.mfu >= USEFUL:
+        if remedy is not None and is_useful(remedy.cost):
             return remedy
         if least_useful is not None:
             break

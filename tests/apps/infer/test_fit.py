@@ -201,6 +201,14 @@ def test_a_profile_is_answered_by_the_same_search(capsys: pytest.CaptureFixture[
     assert code == 3
 
 
+def test_nothing_else_is_searched_for_a_profile_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows its FLOP: none of the peak went into them, and so larger clusters were tried beside what fits."""
+    asked_for: list[bool] = []
+    monkeypatch.setattr("automap_models.requests.fit._remedies", lambda *_: asked_for.append(True) or ())
+    answer = am.fit(str(Path(__file__).parents[3] / "examples" / "t5_base_v100.npz"), "C")
+    assert (answer.verdict, answer.cost.mfu, asked_for) == ("fits", 0.0, [])
+
+
 def test_what_contradicts_is_refused(model: str) -> None:
     with pytest.raises(BadInput, match="`micro_batch`: is what `batch=2` says, too"):
         am.fit(model, gpus="4xh100", batch=2, micro_batch=2)
