@@ -43,8 +43,9 @@ GENERAL = "general"
 """Name of the runtime of programs in general."""
 WITHOUT_FLASH = frozenset({"v100", "t4"})
 """Devices for which FlashAttention has no kernel: it asks for compute capability 8.0."""
-_OF_8_X = ("a100-40", "a100", "a100-pcie", "a800", "a10g", "l4", "l40s", "rtx4090")
-FLASH_2_DEVICES = frozenset((*_OF_8_X, "rtx5090", "rtx-pro-6000"))
+FLASH_2_DEVICES = frozenset(
+    {"a100-40", "a100", "a100-pcie", "a800", "a10g", "l4", "l40s", "rtx4090", "rtx5090", "rtx-pro-6000"}
+)
 """Devices that FlashAttention-2's kernels are the newest ones for."""
 HOPPER = frozenset({"h100", "h100-96", "h200", "b200", "gb200", "b300", "gb300"})
 """Devices that there are flash kernels for which are written for Hopper and later devices."""

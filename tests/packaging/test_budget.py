@@ -27,7 +27,7 @@ BUDGET = {
     "cost": (4_152, 20),
     "envs": (1_509, 12),
     "export": (2_502, 17),
-    "formats": (5_384, 21),
+    "formats": (5_385, 21),
     "importing": (2_299, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_401, 34),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_169, "files": 430, "compiled": 76, "numbers": 275}
+TOTALS = {"lines": 79_170, "files": 430, "compiled": 76, "numbers": 275}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
