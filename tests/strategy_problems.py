@@ -177,6 +177,9 @@ def drawn_runtime(draw: np.random.Generator) -> Runtime:
         sum_host_s=float(other.choice([0.0, 1e-3])),
         bucket_bytes=float(other.choice([0.0, 1e5])),
         eager=bool(other.integers(2)),
+        frees_gradients=bool(other.integers(2)),
+        copies_moments=bool(other.integers(2)),
+        casts_gathered=bool(other.integers(2)),
     )
 
 

@@ -16,13 +16,13 @@ NO_HOST = (0.0, float("inf"))
 
 
 class DeviceMemory(NamedTuple):
-    """Bytes of one device of a rank of the pipeline.
+    """Bytes of one device of a rank of the pipeline, at the fullest time.
 
     Attributes:
         weights, gradients, optimizer: training state, as ZeRO divides it.
         gathered: weights of the units that ZeRO-3 holds gathered at once.
-        activations: saved for passes to come, at the fullest time.
-        temporary: of a layer while it is recomputed, and of logits and their gradients.
+        activations: saved for passes to come.
+        temporary: of a layer while it is recomputed, and of logits and their gradients; or of the update.
         runtime: of the driver, libraries and buffers of collectives.
     """
 

@@ -232,6 +232,11 @@ class Training:
             return 2.0, 2.0, moments
         return 2.0, float(gradient_bytes), moments + (8.0 if gradient_bytes == 2 else 4.0)
 
+    @property
+    def copied_bytes(self) -> float:
+        """Of a parameter's second moment, which an update may hold a copy of; none of other optimisers than AdamW."""
+        return MOMENT_BYTES["adamw"] / (4.0 if self.states == "bf16" else 2.0) * (self.optimizer == "adamw")
+
     def __str__(self) -> str:
         """`adapters of rank 16 beside q, v, adamw-8bit with states in bf16`; or what is frozen."""
         targets = "all matrices of blocks" if self.targets == ("*",) else ", ".join(self.targets)

@@ -76,6 +76,12 @@ class Runtime:
             reduced to one after the other and broadcast from it, beside nothing.
         eager: whether norms, positions and gates are several kernels, of which each moves its bytes, and saves what it
             reads.
+        frees_gradients: whether gradients are freed after an update, as by `zero_grad` of PyTorch from 2.0 on: where
+            there is no pipeline, and one micro-batch a step, a layer has then its activations or its gradients.
+        copies_moments: whether an update holds a copy of AdamW's second moments, all of them at once, as PyTorch's does
+            (`foreach`).
+        casts_gathered: whether ZeRO-3 divides weights in fp32 and casts to 16 bits what it gathers, as PyTorch's FSDP
+            does; others hold weights in 16 bits beside those.
         saves_gathered: whether tokens that sequence parallelism gathers for a product are saved whole, and not gathered
             again in the backward pass.
         weighs_within: whether a token's experts are weighted before their last product, whose result the backward pass
@@ -122,6 +128,9 @@ class Runtime:
     bucket_bytes: float = 0.0
     shard_s: float = 0.0
     eager: bool = False
+    frees_gradients: bool = False
+    copies_moments: bool = False
+    casts_gathered: bool = False
     saves_gathered: bool = False
     weighs_within: bool = False
     host_s: float = 0.0

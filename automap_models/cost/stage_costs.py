@@ -43,7 +43,7 @@ from automap_models.cost.layer_times import PREFETCHED
 from automap_models.cost.overlap import exposed_s
 from automap_models.cost.process_groups import Message, Site
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
-from automap_models.cost.strategy import device_memory, laid_out
+from automap_models.cost.strategy import device_memory, laid_out, state_bytes
 from automap_models.errors import BadInput
 
 SENDING_ALONE = frozenset({"gpipe", "1f1b", "interleaved"})
@@ -146,6 +146,9 @@ class StageCosting:
     Attributes:
         of_layers: the costs of each distinct layer.
         trained_bytes: of the weight, the gradient and the optimiser's state of a parameter, on a device.
+        standing_bytes: the same of what is there all the time: no gradient where each layer's replaces its activations.
+        copied_bytes: of a parameter, that the update copies.
+        memory: [k, R, 4] as of LayerCosts, of which the saved bytes are no less than gradients that replace them.
         groups: of the devices.
         rank_of: [V] the rank of each virtual stage.
 
@@ -162,10 +165,30 @@ class StageCosting:
         trained_bytes = self.work.training.parameter_bytes(strategy.precision, self.runtime.gradient_bytes)
         self.weight_bytes, self.gradient_bytes, self.state_bytes = trained_bytes
         self.host = host_of(layers.device, strategy)
+        if self.runtime.casts_gathered and strategy.zero == 3 and self.work.training.states == "fp32":
+            trained_bytes = self.work.training.parameter_bytes("fp32")
         self.sends_gradients = self.host is not None and self.runtime.offloads_gradients and self.divides_gradients
         of_device = (self.weight_bytes, 0.0 if self.sends_gradients else self.gradient_bytes, 0.0)
         self.trained_bytes = trained_bytes if self.host is None else of_device
         self.tied = self.work.tied / strategy.tp
+        copies = self.runtime.copies_moments and self.host is None
+        self.copied_bytes = self.work.training.copied_bytes if copies else 0.0
+        self.standing_bytes, self.memory = self.trained_bytes, self.of_layers.memory
+        if self.runtime.frees_gradients and strategy.pp == strategy.micro_batches == 1:
+            self._free_gradients()
+
+    def _free_gradients(self) -> None:
+        """Let each layer hold the larger of its activations and its gradients, which replace them.
+
+        forward    embedding   block 0   block 1   head        all activations
+        backward   embedding   block 0 │ block 1   head        activations, and gradients right of a cut: no more
+                                         ‾‾‾‾‾‾‾‾‾‾‾‾‾‾        than the larger one of each layer
+        """
+        weight, gradient, state = self.trained_bytes
+        others, of_experts = self.of_layers.parameters.T
+        _, of_layers, _ = state_bytes(self.strategy, others, of_experts, (0.0, gradient, 0.0))
+        self.standing_bytes, self.memory = (weight, 0.0, state), self.memory.copy()
+        self.memory[..., 0] = np.maximum(self.memory[..., 0], np.asarray(of_layers)[:, None])
 
     def _run(self, strategy: Strategy) -> None:
         """What the schedule and the virtual stages of a strategy decide."""
@@ -399,25 +422,37 @@ class StageCosting:
         temporary = np.zeros(strategy.pp)
         np.maximum.at(temporary, list(self.rank_of), of_stages)
         saved_bytes, kept_bytes = saved.tolist()
-        return device_memory(
+        memory = device_memory(
             strategy,
             of_ranks.tolist(),
             frozen.tolist(),
             saved_bytes,
             kept_bytes,
-            self._gathered(strategy) if strategy.zero == 3 else [0.0] * strategy.pp,
+            self._gathered_bytes(strategy) if strategy.zero == 3 else [0.0] * strategy.pp,
             temporary.tolist(),
-            self.trained_bytes,
+            self.standing_bytes,
             self.runtime_bytes,
         )
+        if self.memory is not self.of_layers.memory:
+            more = self.memory[..., 0] - self.of_layers.memory[..., 0]
+            memory = (memory[0]._replace(gradients=float((counts * more).sum())),)
+        return tuple(map(self._with_update, memory, of_ranks.tolist())) if self.copied_bytes else memory
 
-    def _gathered(self, strategy: Strategy) -> list[float]:
-        """[S] parameters that ZeRO-3 holds gathered at once on each rank."""
+    def _with_update(self, memory: DeviceMemory, parameters: Sequence[float]) -> DeviceMemory:
+        """What a device holds while it updates so many parameters, or else, whatever is more."""
+        others, of_experts = parameters
+        _, gradients, _ = state_bytes(self.strategy, others, of_experts, self.trained_bytes)
+        copied = self.copied_bytes * self.updated(others, of_experts)
+        updating = memory._replace(gradients=gradients, gathered=0.0, activations=0.0, temporary=copied)
+        return max(memory, updating, key=lambda moment: moment.total)
+
+    def _gathered_bytes(self, strategy: Strategy) -> list[float]:
+        """[S] that ZeRO-3 holds gathered at once on each rank."""
         ends = [0, *(1 + np.cumsum(strategy.stage_layers(self.work.shape))).tolist()]
         ends[-1] += 1
         stages = [self.work.order[begin:end] for begin, end in pairwise(ends)]
         of_ranks = ([stages[i] for i, on in enumerate(self.rank_of) if on == rank] for rank in range(strategy.pp))
-        return [self.gathered_parameters(rank_stages) for rank_stages in of_ranks]
+        return [self.weight_bytes * self.gathered_parameters(rank_stages) for rank_stages in of_ranks]
 
     def gathered_parameters(self, stages: Sequence[Sequence[int]]) -> float:
         """Of a rank whose virtual stages have these layers: of the two neighbouring ones that have most.

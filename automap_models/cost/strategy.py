@@ -8,6 +8,7 @@ of each group of them (`Strategy.shards`):
     fp16, bf16, fp8     2         4           12 = master weight, two moments
     the same            2         2           16 = these, and the gradient in fp32
     the same            2         2 + 4       12
+    the same, ZeRO-3    4         4           8, of PyTorch's FSDP: it casts what it gathers
     divided by ZeRO     3         2, 3        1, 2, 3
 
 The first two rows of 16 bits are those of Megatron-LM's distributed optimizer, 6 + 12/d and 4 + 16/d bytes on d ranks;
@@ -36,7 +37,7 @@ def device_memory(
     frozen_bytes: Sequence[tuple[float, float]],
     saved_bytes: Sequence[float],
     kept_bytes: Sequence[float],
-    gathered_parameters: Sequence[float],
+    gathered_bytes: Sequence[float],
     temporary_bytes: Sequence[float],
     trained_bytes: Sequence[float],
     runtime_bytes: float = 0.0,
@@ -52,7 +53,7 @@ def device_memory(
             device, with the strategy's recomputation.
         kept_bytes: [pp·vp] what of that it keeps from the input-gradient to the weight-gradient pass, of schedules that
             split the backward pass.
-        gathered_parameters: [pp] of the largest unit that ZeRO-3 gathers on a rank.
+        gathered_bytes: [pp] of the largest unit that ZeRO-3 gathers on a rank.
         temporary_bytes: [pp] what a rank needs beside that while a pass runs.
         trained_bytes: of the weight, the gradient and the optimiser's state of a parameter.
         runtime_bytes: of the driver, libraries and buffers, on every device.
@@ -66,13 +67,13 @@ def device_memory(
             weights + shares[0] * frozen[0] + shares[1] * frozen[1],
             gradients,
             optimizer,
-            gathered=trained_bytes[0] * gathered if strategy.zero == 3 else 0.0,
+            gathered=gathered,
             activations=saved,
             temporary=needed,
             runtime=runtime_bytes,
         )
         for (weights, gradients, optimizer), frozen, saved, gathered, needed in zip(
-            state, frozen_bytes, activations, gathered_parameters, temporary_bytes, strict=True
+            state, frozen_bytes, activations, gathered_bytes, temporary_bytes, strict=True
         )
     )
 

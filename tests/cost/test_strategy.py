@@ -61,7 +61,8 @@ def _memory(
         of_ranks[rank] = (of_ranks[rank][0] + count, 0.0)
     kept, zeros = saved if kept is None else kept, [0.0] * strategy.pp
     frozen, trained = [(0.0, 0.0)] * strategy.pp, FULL.parameter_bytes(strategy.precision, gradient_bytes)
-    return device_memory(strategy, of_ranks, frozen, saved, kept, [gathered] * strategy.pp, zeros, trained)
+    gathered_bytes = [trained[0] * gathered if strategy.zero == 3 else 0.0] * strategy.pp
+    return device_memory(strategy, of_ranks, frozen, saved, kept, gathered_bytes, zeros, trained)
 
 
 def _layer_bytes(shape: TransformerShape, strategy: Strategy, sequence_parallel: bool, selective: bool) -> float:

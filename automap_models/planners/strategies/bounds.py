@@ -47,7 +47,7 @@ def holds_state(problem: StrategyProblem) -> bool:
     strategy = Strategy(micro_batch=1, global_batch=devices, dp=devices, zero=3, **fields)
     costs = RankCosts(problem.costs.pricing, strategy)
     room = problem.cluster.device_memory - problem.reserve_bytes
-    return devices * float(costs.state[list(costs.work.order)].sum()) <= float(room.sum())
+    return devices * costs.updating_bytes <= float(room.sum())
 
 
 def has_room(costs: RankCosts, recompute: Sequence[int], reserve: FloatArray) -> bool:
@@ -143,6 +143,8 @@ def closed_bound(
         for rank, layer in ((subspace.rank_of[0], costs.ends.first), (subspace.rank_of[-1], costs.ends.last)):
             spent[rank] += costs.step_seconds[rank, layer, 0]
             room[rank] -= costs.state[layer] + in_flight[rank] * costs.saved[layer, recompute].min()
+    elif costs.updating_bytes > float((room + costs.gathered_bytes).sum()) * (1 + SLACK):
+        return float("inf")
     if room.min() < 0:
         return float("inf")
     memory = columns.state + in_flight[:, None] * columns.saved

@@ -120,7 +120,7 @@ class Completions:
         self.order = np.array(ranks.work.order)
         self.blocks = self.order[1:-1]
         self.seconds = ranks.seconds
-        temporary, away = np.moveaxis(costs.costings[0].of_layers.memory[..., 2:], -1, 0)
+        temporary, away = np.moveaxis(costs.costings[0].memory[..., 2:], -1, 0)
         self.bytes_of = np.stack([ranks.saved, ranks.for_weights, away, temporary])
         self._tables: dict[tuple[Hashable, ...], Table] = {}
         self._completions: dict[tuple[int, ...], Completion | None] = {}

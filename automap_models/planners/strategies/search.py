@@ -219,12 +219,13 @@ class Search:
         self.price_estimates(usual, self.config.guesses // 4)
         listing = self.deadline.part(0.5 * self.config.budget_s, effort.counted_s)
         bounded: list[tuple[float, Degrees]] = []
-        room: dict[Degrees, bool] = {}  # of degrees with their smallest micro-batch
+        room: dict[tuple[Degrees, bool], bool] = {}  # of degrees with their smallest micro-batch, or with a single one
         for degrees in degree_sets:
             if listing.passed:
                 self.open_s = 0.0
                 break
-            alike = degrees._replace(micro_batch=1)
+            samples = degrees.pp * degrees.dp * degrees.micro_batch  # of a single one gradients may replace activations
+            alike = degrees._replace(micro_batch=1), samples == self.problem.global_batch
             if alike not in room:
                 # ZeRO-3 divides more, but gathers: of a model of few blocks ZeRO-2 may hold less.
                 most, reserve = self.grid.zeros(degrees)[:-3:-1], self.problem.reserve(degrees.pp)

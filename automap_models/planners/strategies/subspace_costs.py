@@ -74,11 +74,10 @@ class RankCosts:
         self.of_ranks = pricing.stages(strategy)
         self.costings = list(dict.fromkeys(chain(*self.of_ranks)))
         costing = self.costings[0]
-        layers = costing.of_layers
         order = self.work.order
         self.ends = Ends(order[0], order[-1])
         self.blocks = self.work.blocks
-        self.saved, self.for_weights = layers.memory[..., 0], layers.memory[..., 1]
+        self.saved, self.for_weights = costing.memory[..., 0], costing.memory[..., 1]
         self._columns: dict[tuple[int, ...], Columns] = {}
         self.estimates: dict[Hashable, Sequence[tuple[float, Any]]] = {}
         self.bounds: dict[tuple[int, ...], float] = {}
@@ -103,11 +102,21 @@ class RankCosts:
 
     @cached_property
     def state(self) -> FloatArray:
-        """[k] bytes of a layer's training state, and of what it holds and does not train."""
+        """[k] bytes that a layer always holds of its training state, and of what it does not train."""
+        return self._state(self.costings[0].standing_bytes)
+
+    def _state(self, trained_bytes: Sequence[float]) -> FloatArray:
+        layers = self.costings[0].of_layers
+        others, of_experts = layers.parameters.T
+        parts = state_bytes(self.strategy, others, of_experts, trained_bytes)
+        return np.asarray(sum(parts) + layers.frozen_bytes @ frozen_shares(self.strategy))
+
+    @cached_property
+    def updating_bytes(self) -> float:
+        """Of all layers while they are updated."""
         costing = self.costings[0]
-        others, of_experts = costing.of_layers.parameters.T
-        parts = state_bytes(self.strategy, others, of_experts, costing.trained_bytes)
-        return np.asarray(sum(parts) + costing.of_layers.frozen_bytes @ frozen_shares(self.strategy))
+        copied = costing.copied_bytes * costing.updated(*costing.of_layers.parameters.T)
+        return float((self._state(costing.trained_bytes) + copied)[list(self.work.order)].sum())
 
     @cached_property
     def room(self) -> FloatArray:

@@ -47,7 +47,8 @@ def answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
 
 
 def test_what_fits_has_a_strategy_and_its_memory_by_kind(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, answer = answered(capsys, model, *GIVEN, "--tp", "1", "--pp", "1", "--cp", "1", "--zero", "0")
+    fixed = ("--tp", "1", "--pp", "1", "--cp", "1", "--zero", "0", "--runtime", "megatron")  # it keeps gradients
+    code, answer = answered(capsys, model, *GIVEN, *fixed)
     assert (code, answer["verdict"], answer["remedies"], answer["emptiest"]) == (0, "fits", [], None)
     assert answer["memory"]["weights"]["bytes"] == 2 * PARAMETERS
     assert answer["memory"]["gradients"]["bytes"] == 4 * PARAMETERS
@@ -126,12 +127,12 @@ def test_it_says_so_in_words(model: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_fits_at_a_crawl_is_told_beside_what_goes_faster(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without hosts it fits over all devices alone, at 5 % of the peak, which nobody would run."""
-    assert main(["mixtral-8x7b", "--gpus", "32xv100", "--offload", "none"]) == 0
+    """Without hosts it may fit over all devices alone, at 7 % of the peak, which nobody would run."""
+    assert main(["mixtral-8x22b", "--gpus", "104xv100", "--offload", "none"]) == 0
     printed = capsys.readouterr().out
-    assert "\nfits: " in printed and "what else fits" in printed and "to go beyond 10.0 % of the peak" in printed
+    assert "\nat risk: " in printed and "what else fits" in printed and "to go beyond 10.0 % of the peak" in printed
     assert "\nleast change  leave --offload open" in printed
-    answer = am.fit("mixtral-8x7b", gpus="32xv100", offload="none")
+    answer = am.fit("mixtral-8x22b", gpus="104xv100", offload="none")
     assert answer.cost.mfu < USEFUL <= min(remedy.cost.mfu for remedy in answer.remedies)
 
 
