@@ -58,7 +58,12 @@ GROUPS = (
         ),
     ),
     Numbers("megatron-bridge-26.06", (), True, ("routing", "expert_overlap", "dispatch_inside", "dispatch_across")),
-    Numbers("nanotron", (), False, ("compute", "tensor_overlap", "gradient_overlap", "host_s", "sum_host_s")),
+    Numbers(
+        "nanotron",
+        (),
+        False,
+        ("compute", "tensor_overlap", "gradient_overlap", "host_s", "sum_host_s", "sum_across_s"),
+    ),
     Numbers("internevo", (), False, ("gradient_overlap", "shard_s")),
 )
 Row = tuple[MeasuredStep, Observation]

@@ -180,6 +180,7 @@ def drawn_runtime(draw: np.random.Generator) -> Runtime:
         frees_gradients=bool(other.integers(2)),
         copies_moments=bool(other.integers(2)),
         casts_gathered=bool(other.integers(2)),
+        sum_across_s=float(other.choice([0.0, 1e-3])),
     )
 
 

@@ -237,7 +237,9 @@ class StepClock:
         """[B, m] all-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""
         sums = self.shares.summed(sums)
         sent = sums.values * self.shares.gathered[:, sums.marks] * self.shares.widening
-        return np.asarray((1.0 - self.runtime.tensor_overlap) * _collective_s(self.groups.tensor.all_reduce_s, sent))
+        longer_s = self.runtime.sum_across_s * self.strategy.tp if self.groups.tensor.nodes > 1 else 0.0
+        sums_s = (1.0 - self.runtime.tensor_overlap) * _collective_s(self.groups.tensor.all_reduce_s, sent)
+        return np.asarray(sums_s + longer_s)
 
     def _kernels(self, work: LayerWork, block: bool) -> tuple[FloatArray, FloatArray]:
         """[B, n] seconds of kernels, nothing for those of attention cores, and [B, 3] of these by pass."""

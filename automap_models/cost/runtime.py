@@ -90,6 +90,7 @@ class Runtime:
             for: as long as the host takes to launch them a pass takes at least.
         sum_host_s: that the host waits for a sum of tensor parallelism, for each rank of it, where there is a pipeline,
             too: passes take at least as long as the host.
+        sum_across_s: that a sum of tensor parallelism over several nodes takes longer, for each rank of it.
         graphed: share of the operations that the host launches together with others, by CUDA graphs.
         offloads_gradients: whether gradients that ZeRO divides lie beside an optimiser's state in the host's memory.
         reserve: share of a device's memory by which estimates may fall short: 95 % of the devices whose memory its rows
@@ -136,6 +137,7 @@ class Runtime:
     host_s: float = 0.0
     mixture_host_s: float = 0.0
     sum_host_s: float = 0.0
+    sum_across_s: float = 0.0
     graphed: float = 0.0
     offloads_gradients: bool = False
     reserve: float = RESERVE

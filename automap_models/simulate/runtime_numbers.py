@@ -67,6 +67,7 @@ NUMBERS: Mapping[str, Number] = {
     "gradient_overlap": Number(HIDDEN, "a step with dp > 1 over two nodes and few micro-batches", usual="overlap"),
     "host_s": Number(HOST, "a step of a narrow model and small micro-batches, which waits for the host"),
     "sum_host_s": Number(HOST, "a step with tp > 1 and pp > 1 and small micro-batches"),
+    "sum_across_s": Number(HOST, "a step with tp > 1 over two nodes"),
     "shard_s": Number(HOST, "a step with ZeRO-1 on hundreds of ranks"),
     "routing": Number(SHARE, MIXTURE),
     "mixture_host_s": Number(HOST, MIXTURE),

@@ -213,6 +213,14 @@ def test_passes_with_tensor_parallelism_in_a_pipeline_take_as_long_as_the_host_w
     assert _costs("22B", waits).times.passes[0][0] == _costs("22B", Runtime()).times.passes[0][0]
 
 
+def test_sums_of_tensor_parallelism_over_nodes_take_longer_by_their_ranks() -> None:
+    """Of 16 ranks on two nodes each of two sums a pass of 48 blocks, and the embedding's, as much as overlap leaves."""
+    longer, usual = Runtime(sum_across_s=0.1), Runtime()
+    for tp, sums in ((8, 0), (16, 2 * 48 + 1)):
+        with_it, without = (_costs("22B", runtime, tp=tp).times.tensor[0].sum() for runtime in (longer, usual))
+        assert with_it - without == pytest.approx(0.1 * tp * sums)
+
+
 def test_zero_3_gathers_twice_and_reduces_once_for_every_micro_batch() -> None:
     """Three times 3/4 of 2 bytes a parameter, and six layers with a ring of three steps each."""
     once = 0.75 * 2 * _parameters() / 3e11 + 6 * 3 * LATENCY_S

@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (983, 8),
     "core": (8_247, 37),
-    "cost": (4_197, 20),
+    "cost": (4_201, 20),
     "envs": (1_509, 12),
     "export": (2_502, 17),
     "formats": (5_385, 21),
@@ -43,17 +43,17 @@ BUDGET = {
     "rl": (960, 9),
     "serve": (1_147, 7),
     "run": (4_713, 24),
-    "simulate": (1_806, 10),
+    "simulate": (1_807, 10),
     "torch_export": (2_845, 13),
     "workloads": (6_146, 35),
     "zoo": (1, 1),
     "infer": (6_135, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_401, 34),
+    "benchmarks": (6_406, 34),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_232, "files": 430, "compiled": 76, "numbers": 275}
+TOTALS = {"lines": 79_237, "files": 430, "compiled": 76, "numbers": 275}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
