@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from automap_models.core.framework import Divided
 from automap_models.core.strategy import ONCE_A_NODE, Precision, modules_of
 from automap_models.export import megatron
 from automap_models.export.model_blocks import BlockPlan, block_target
@@ -26,7 +27,15 @@ PRECISIONS: Mapping[Precision, str] = {
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
 """Precision → the name of its recipe (training/mixed_precision.py)."""
-LIMITS = replace(megatron.LIMITS, name=NAME, precisions=tuple(PRECISIONS))
+
+
+def images_apart(divided: Divided) -> bool:
+    """Images are divided among cp (`vision_dp_when_cp`), or a tower has degrees of its own on the devices of a model
+    without a pipeline and cp (`MegatronMIMOParallelismConfig`)."""
+    return divided.tower_tp == divided.tp or divided.pp * divided.cp == 1
+
+
+LIMITS = replace(megatron.LIMITS, name=NAME, precisions=tuple(PRECISIONS), images_apart=images_apart)
 
 
 def write(plan: BlockPlan, path: Path) -> Written:
@@ -60,6 +69,8 @@ def overrides(plan: BlockPlan) -> dict[tuple[str, ...], Any]:
         "recompute_method": "uniform" if full else None,
         "recompute_num_layers": 1 if full else None,
     }
+    if s.cp > 1 and plan.facts.shape is not None and plan.facts.shape.images:
+        model |= {"vision_dp_when_cp": s.image_groups > 1}
     if plan.offloaded:
         model |= {"cpu_offloading": True, "cpu_offloading_num_layers": plan.offloaded}
     if s.dispatcher is not None and s.ep > 1:

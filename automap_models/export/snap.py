@@ -250,6 +250,7 @@ def _changes(before: Strategy, after: Strategy) -> Iterator[str]:
         "cp",
         "ep",
         "etp",
+        "tower_tp",
         "pp",
         "dp",
         "dp_replicate",
@@ -276,6 +277,8 @@ def _words(value: Any) -> str:
 
 
 def _degrees(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
+    if s.tower_tp is not None and not limits.images_apart(s):
+        s = replace(s, tower_tp=None)
     if s.ep > 1 and "ep" in limits.undivided:
         s = replace(s, ep=1)
     if s.cp > 1 and "cp" in limits.undivided:
@@ -307,7 +310,8 @@ def _divisors(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
             and limits.degrees_objection(Degrees(**{name: n}, sequence_parallel=s.sequence_parallel), facts) is None
         ]
         if fits and fits[-1] < degree:
-            s = _with_ranks(s, s.dp * degree // fits[-1], **{name: fits[-1], "etp": 1 if s.etp == 1 else None})
+            others = {"etp": 1 if s.etp == 1 else None, "tower_tp": None if name == "tp" else s.tower_tp}
+            s = _with_ranks(s, s.dp * degree // fits[-1], **{name: fits[-1]}, **others)
     return s
 
 
