@@ -29,10 +29,14 @@ PRECISIONS: Mapping[Precision, str] = {
 """Precision → the name of its recipe (training/mixed_precision.py)."""
 
 
+def images_over_cp(divided: Divided) -> bool:
+    """Images are divided among cp (`vision_dp_when_cp`)."""
+    return divided.tower_tp == divided.tp
+
+
 def images_apart(divided: Divided) -> bool:
-    """Images are divided among cp (`vision_dp_when_cp`), or a tower has degrees of its own on the devices of a model
-    without a pipeline and cp (`MegatronMIMOParallelismConfig`)."""
-    return divided.tower_tp == divided.tp or divided.pp * divided.cp == 1
+    """They are, or a tower has degrees of its own on the devices of a model without a pipeline and cp (MIMO)."""
+    return images_over_cp(divided) or divided.pp * divided.cp == 1
 
 
 LIMITS = replace(megatron.LIMITS, name=NAME, precisions=tuple(PRECISIONS), images_apart=images_apart)
@@ -48,8 +52,10 @@ def write(plan: BlockPlan, path: Path) -> Written:
         group[keys[-1]] = value
     line = f"# {plan.model} for Megatron-Bridge, written by automap export: overrides of the recipe of this model\n"
     shape = plan.facts.shape
-    same = () if shape is None else (f"the recipe's seq_length, of the model and of the dataset, is {shape.sequence}",)
-    return Written(line + yaml.safe_dump(document, sort_keys=False, width=10_000), notes=same)
+    notes = [] if shape is None else [f"the recipe's seq_length, of the model and of the dataset, is {shape.sequence}"]
+    if plan.strategy.image_groups > 1 and not images_over_cp(plan.strategy):
+        notes.append(MIMO.format(plan.strategy.tower_tp, plan.strategy.dp * plan.strategy.image_groups))
+    return Written(line + yaml.safe_dump(document, sort_keys=False, width=10_000), notes=tuple(notes))
 
 
 def overrides(plan: BlockPlan) -> dict[tuple[str, ...], Any]:
@@ -69,7 +75,8 @@ def overrides(plan: BlockPlan) -> dict[tuple[str, ...], Any]:
         "recompute_method": "uniform" if full else None,
         "recompute_num_layers": 1 if full else None,
     }
-    if s.cp > 1 and plan.facts.shape is not None and plan.facts.shape.images:
+    reads_images = plan.facts.shape is not None and plan.facts.shape.images
+    if s.cp > 1 and (reads_images or s.image_groups > 1):
         model |= {"vision_dp_when_cp": s.image_groups > 1}
     if plan.offloaded:
         model |= {"cpu_offloading": True, "cpu_offloading_num_layers": plan.offloaded}
@@ -91,6 +98,10 @@ def overrides(plan: BlockPlan) -> dict[tuple[str, ...], Any]:
     return written | {("mixed_precision",): PRECISIONS.get(s.precision)}
 
 
+MIMO = (
+    "the recipe has one tp: a MegatronMIMOParallelismConfig gives the tower tensor_model_parallel_size {} and "
+    "data_parallel_size {} on all ranks"
+)
 INSTANCES = "num_distributed_optimizer_instances"
 COUNTS = {
     name: argument[2:].replace("-", "_")

@@ -267,13 +267,14 @@ def _changes(before: Strategy, after: Strategy) -> Iterator[str]:
     for name in names:
         old, new = getattr(before, name), getattr(after, name)
         if old != new:
-            yield f"{name} {_words(new)} instead of {_words(old)}"
+            usual = "all" if name == "recompute_blocks" else "as usual"
+            yield f"{name} {_words(new, usual)} instead of {_words(old, usual)}"
     if before.layers != after.layers and after.layers is not None:
         yield f"layers {_words(after.layers)} instead of {_words(before.layers)}"
 
 
-def _words(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else "all" if value is None else str(value)
+def _words(value: Any, usual: str = "") -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else usual if value is None else str(value)
 
 
 def _degrees(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:

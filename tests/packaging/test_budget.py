@@ -26,9 +26,9 @@ BUDGET = {
     "core": (8_316, 37),
     "cost": (4_204, 20),
     "envs": (1_509, 12),
-    "export": (2_517, 17),
+    "export": (2_529, 17),
     "formats": (5_386, 21),
-    "importing": (2_299, 16),
+    "importing": (2_305, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_495, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_357, "files": 430, "compiled": 76, "numbers": 275}
+TOTALS = {"lines": 79_375, "files": 430, "compiled": 76, "numbers": 275}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
