@@ -39,7 +39,7 @@ BUDGET = {
     "planners/staged": (3_387, 19),
     "planners/strategies": (3_913, 15),
     "plots": (1_236, 9),
-    "requests": (2_933, 15),
+    "requests": (2_970, 15),
     "rl": (960, 9),
     "serve": (1_149, 7),
     "run": (4_713, 24),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (2_845, 13),
     "workloads": (6_152, 35),
     "zoo": (1, 1),
-    "infer": (6_141, 37),
+    "infer": (6_150, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_495, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_375, "files": 430, "compiled": 76, "numbers": 275}
+TOTALS = {"lines": 79_421, "files": 430, "compiled": 76, "numbers": 275}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
