@@ -318,12 +318,10 @@ def divides(source: Source) -> bool:
     Raises:
         BadInput: its config.json cannot be read, or an option is out of range.
     """
-    if isinstance(source.model, ModelWork):
-        return True
-    if source.kind not in BUILT:
-        return False
-    sizes = transformer(replace(source, images=None, mtp=None))  # what is wrong with these is said later
-    return isinstance(sizes.architecture, Transformer)
+    if (is_work := isinstance(source.model, ModelWork)) or source.kind not in BUILT:
+        return is_work
+    plain = replace(source, images=None, image_tokens=None, mtp=None)  # what is wrong with these is said later
+    return isinstance(transformer(plain).architecture, Transformer)
 
 
 def _priced(request: StrategyRequest, watch: Watch) -> Estimate:
