@@ -203,6 +203,7 @@ class Priced(TypedDict):
     device: str
     strategy: dict[str, bool | int | str | list[int | str] | None]
     stage_layers: list[int]
+    modules: list[dict[str, int | str]]
     step_s: float
     tokens_per_s_per_device: float
     mfu: float
@@ -323,6 +324,7 @@ Searched = TypedDict(
         "command": NotRequired[str | None],
         "sizes": NotRequired[list[OfSize]],
         "choice": NotRequired[Choice],
+        "even_batch": NotRequired["Priced"],
     },
 )
 """`automap plan --tp …`: the best strategy, its proof, and what it was compared with."""

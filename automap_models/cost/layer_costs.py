@@ -7,6 +7,10 @@ kernels are timed once for all strategies that divide a layer alike (`LayerCosti
 
 What blocks recompute is said in cost.recompute; what comes before and after them is never recomputed.
 
+A tower of images with a division of its own (Strategy.tower_tp) is timed as that of another strategy on the same
+devices, whose groups encode their share of a micro-batch's images. What it hands on is gathered then, and its gradient
+scattered; gradients of its parameters are summed over dp · cp, as those of all other layers.
+
 With ZeRO-3 the weights of a layer are gathered beside a forward and a backward pass of as large a layer. They hide
 behind a share of the computation beside them, and never more than that share of themselves (`exposed_s`).
 """
@@ -16,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +33,7 @@ from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import NARROW, Strategy
 from automap_models.cost.layer_times import ITEM_BYTES, PREFETCHED, Shares, StepClock
 from automap_models.cost.overlap import exposed_s
-from automap_models.cost.process_groups import ProcessGroups, Site, process_groups
+from automap_models.cost.process_groups import ALONE, ProcessGroup, ProcessGroups, Site, process_groups
 from automap_models.cost.recompute import Kinds, kinds_of, run_again
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 
@@ -128,9 +133,13 @@ class LayerCosting:
         s = strategy
         expert_shares = self.runtime.expert_shares(s)
         copies = s.dp, s.dp_replicate, s.pp, s.vp, SCHEDULES[s.schedule].placement
-        key = (s.tp, s.cp, s.ep, s.expert_tensor, *copies, expert_shares, site)
+        key = (s.tp, s.cp, s.ep, s.expert_tensor, s.tower_tp, *copies, expert_shares, site)
         if key not in self._groups:
-            self._groups[key] = process_groups(strategy, self.cluster, self.constants, expert_shares, site)
+            of_devices = process_groups(strategy, self.cluster, self.constants, expert_shares, site)
+            if s.tower_tp is not None and s.image_groups > 1:
+                tower, embeddings = (self.groups(_apart(s, tp), site).tensor for tp in (s.tower_tp, s.tp * s.cp))
+                of_devices = of_devices._replace(tower=tower, embeddings=embeddings)
+            self._groups[key] = of_devices
         return self._groups[key]
 
     def costs(self, strategy: Strategy, groups: ProcessGroups) -> LayerCosts:
@@ -149,26 +158,30 @@ class LayerCosting:
             self._costs[key] = self._with_gathers(strategy, groups, self._kernels[of_kernels])
         return self._costs[key]
 
-    def _divided(self, strategy: Strategy, groups: ProcessGroups, *micro_batches: int, experts: bool = True) -> object:
+    def _divided(self, strategy: Strategy, groups: ProcessGroups, *sizes: float, experts: bool = True) -> object:
         """What kernels depend on, with micro-batches of these sizes, in layers with experts and without."""
         s = strategy
         once = s.micro_batches if self.runtime.casts_weights_once and s.precision in NARROW else 0
-        divided = (s.tp, s.cp, *micro_batches, s.sequence_parallel, s.precision, once)
+        divided = (s.tp, s.cp, *sizes, s.sequence_parallel, s.precision, once)
         waits = self.runtime.sum_host_s > 0.0 and s.pp > 1
         of_experts = (s.ep, s.expert_tensor, groups.experts, self.runtime.once_a_node(s)) if experts else None
-        return divided, groups.tensor, groups.context, waits, of_experts
+        return divided, groups.tensor, groups.context, groups.tower, groups.embeddings, waits, of_experts
 
-    def shares(self, strategy: Strategy, sizes: tuple[int, ...] = ()) -> Shares:
+    def shares(self, strategy: Strategy, sizes: tuple[float, ...] = ()) -> Shares:
         """What a strategy makes of quantities with marks, with micro-batches of these sizes, or of its own."""
         return Shares(strategy, ITEM_BYTES[strategy.dtype] / ITEM_BYTES[self.work.dtype], sizes)
 
     def timed(self, strategy: Strategy, groups: ProcessGroups, sizes: tuple[int, ...]) -> list[KernelCosts]:
         """With micro-batches of each of these sizes."""
-        clock = StepClock(strategy, self.device, groups, self.shares(strategy, sizes), self.runtime)
-        of_rows = [self._row(clock, i) for i in range(len(self.rows))]
+        alone = groups._replace(tower=ALONE, embeddings=ALONE)
+        clock = StepClock(strategy, self.device, alone, self.shares(strategy, sizes), self.runtime)
+        of_tower = clock if strategy.image_groups == 1 else self._tower_clock(strategy, groups.tower, sizes)
+        of_rows = [self._row(of_tower if i >= len(self.work.layers) else clock, i) for i in range(len(self.rows))]
         times, memory, boundary_bytes = (
             np.stack(arrays, axis=1) for arrays in ([row[i] for row in of_rows] for i in range(3))
         )
+        if of_tower is not clock:
+            self._add_embeddings(clock, groups.embeddings, times[:, -1])
         parameters, frozen = (np.array([row[i] for row in of_rows]) for i in (3, 4))
         if self.work.training.has_reference:  # it runs forward, and of two messages forward one has one back
             times[..., 0], times[..., 4::2] = 2.0 * times[..., 0], 2.0 * times[..., 4::2]
@@ -176,6 +189,21 @@ class LayerCosting:
         self._add_ways(times, memory[..., 3])
         sized = zip(times, memory, boundary_bytes, strict=True)
         return [KernelCosts(of_size, saved, parameters, sent, frozen) for of_size, saved, sent in sized]
+
+    def _tower_clock(self, strategy: Strategy, tensor: ProcessGroup, sizes: tuple[int, ...]) -> StepClock:
+        """Of the group of a tower that has most images of a micro-batch."""
+        apart = _apart(strategy, strategy.tower_tp or strategy.tp)
+        images, parts = self.work.shape.images or 1, strategy.image_groups
+        shares = self.shares(apart, tuple(ceil(size * images / parts) / images for size in sizes))
+        groups = self.groups(apart)._replace(tensor=tensor)
+        return StepClock(apart, self.device, groups, shares, self.runtime)
+
+    def _add_embeddings(self, clock: StepClock, group: ProcessGroup, times: FloatArray) -> None:
+        """Add to [B, R, 12] seconds of a tower's last layer what gathering the embeddings of all images takes."""
+        last, column = self.rows[-1], 6 if clock.strategy.cp > 1 else 4
+        sent_bytes = clock.shares.bytes_of(last.boundary, gathered=True)
+        seconds = np.array([group.gather_s(sent) for sent in sent_bytes.tolist()])
+        times[..., column : column + 1 + last.backward] += seconds[:, None, None]
 
     def _add_ways(self, times: FloatArray, sent_bytes: FloatArray) -> None:
         """Let passes take as long as [B, k, R] bytes to the host, or back, where that is longer."""
@@ -293,3 +321,18 @@ class LayerCosting:
         """[k] seconds of gathering so many bytes, [k, 2] without experts and of them, in pieces."""
         sized = zip(moved.tolist(), pieces, strict=True)
         return np.array([groups.gather_s(others, of_experts, count) for (others, of_experts), count in sized])
+
+
+def _apart(strategy: Strategy, tp: int) -> Strategy:
+    """Of so many devices that share operators, and of all others as ranks of data parallelism: what a tower divides."""
+    dp, sizes = strategy.dp * strategy.cp * strategy.tp // tp, (strategy.micro_batch, strategy.micro_batches)
+    return Strategy(
+        micro_batch=sizes[0],
+        global_batch=dp * sizes[0] * sizes[1],
+        tp=tp,
+        dp=dp,
+        pp=strategy.pp,
+        vp=strategy.vp,
+        schedule=strategy.schedule,
+        precision=strategy.precision,
+    )

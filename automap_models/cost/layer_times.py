@@ -67,12 +67,12 @@ class Shares:
     Attributes:
         strategy: that divides.
         widening: bytes of an element over those of the element that quantities are counted in.
-        sizes: [B] samples of a micro-batch; none given are the strategy's own.
+        sizes: [B] samples of a micro-batch; none given are the strategy's own. Of a tower they may be parts of samples.
     """
 
     strategy: Strategy
     widening: float = 1.0
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[float, ...] = ()
 
     @cached_property
     def samples(self) -> FloatArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from automap_models.core.tuning import FULL, Training
 from automap_models.errors import BadInput
@@ -108,12 +108,12 @@ def sized(
     batch: int | None = None,
     sequence: int | None = None,
     dtype: str | None = None,
-    dropout: bool = False,
+    **given: Any,
 ) -> SizedModel:
     """A workload with its sizes; arguments and errors are those of `build`.
 
     Args:
-        dropout: whether the model has the dropout that its config.json says.
+        given: of a model with a config.json, see config_parts.ConfigOptions.
     """
     workload = workload_of(name)
     batch, dtype = _checked(workload.batch if batch is None else batch, dtype or workload.dtype)
@@ -121,13 +121,14 @@ def sized(
     labels = (batch,) if length is None else (batch, length)
     full_name = canonical(name) or name
     if workload.architecture is None:
-        from .config_json import read_config
+        from .config_json import decode_config
 
-        model = read_config(PUBLISHED / f"{full_name}.json", dropout=dropout, sequence=length)._replace(name=full_name)
+        content = (PUBLISHED / f"{full_name}.json").read_bytes()
+        model = decode_config(content, full_name, where=full_name, sequence=length, **given)
         return configured(model, batch=batch, sequence=length, dtype=dtype)
-    if dropout:
+    if option := next((option for option, value in given.items() if value), ""):
         do = "leave it out, or give the model's config.json"
-        raise BadInput(f"{name} is built in without it", where="`dropout`", do=do)
+        raise BadInput(f"{name} is built in without it", where=f"`{option}`", do=do)
     module, _, constant = workload.architecture.partition(":")
     if module != "sizes":
         require_jax(name)

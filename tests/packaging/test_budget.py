@@ -22,13 +22,13 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (983, 8),
-    "core": (8_247, 37),
-    "cost": (4_201, 20),
+    "automap_models": (986, 8),
+    "core": (8_321, 37),
+    "cost": (4_253, 20),
     "envs": (1_509, 12),
-    "export": (2_502, 17),
-    "formats": (5_385, 21),
-    "importing": (2_299, 16),
+    "export": (2_529, 17),
+    "formats": (5_386, 21),
+    "importing": (2_305, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
@@ -37,23 +37,23 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (3_894, 15),
+    "planners/strategies": (3_925, 15),
     "plots": (1_236, 9),
-    "requests": (2_933, 15),
+    "requests": (2_969, 15),
     "rl": (960, 9),
-    "serve": (1_147, 7),
+    "serve": (1_149, 7),
     "run": (4_713, 24),
     "simulate": (1_807, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_146, 35),
+    "workloads": (6_168, 35),
     "zoo": (1, 1),
-    "infer": (6_135, 37),
+    "infer": (6_153, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_406, 34),
+    "benchmarks": (6_500, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_237, "files": 430, "compiled": 76, "numbers": 275}
+TOTALS = {"lines": 79_509, "files": 430, "compiled": 76, "numbers": 275}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
