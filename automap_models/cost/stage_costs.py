@@ -436,15 +436,19 @@ class StageCosting:
         if self.memory is not self.of_layers.memory:
             more = self.memory[..., 0] - self.of_layers.memory[..., 0]
             memory = (memory[0]._replace(gradients=float((counts * more).sum())),)
-        return tuple(map(self._with_update, memory, of_ranks.tolist())) if self.copied_bytes else memory
+        return self._with_updates(memory, of_ranks) if self.copied_bytes else memory
 
-    def _with_update(self, memory: DeviceMemory, parameters: Sequence[float]) -> DeviceMemory:
-        """What a device holds while it updates so many parameters, or else, whatever is more."""
-        others, of_experts = parameters
+    def _with_updates(self, memory: tuple[DeviceMemory, ...], of_ranks: FloatArray) -> tuple[DeviceMemory, ...]:
+        """What a device of each rank holds while it updates its [S, 2] parameters, where that is more than else."""
+        others, of_experts = of_ranks.T
         _, gradients, _ = state_bytes(self.strategy, others, of_experts, self.trained_bytes)
-        copied = self.copied_bytes * self.updated(others, of_experts)
-        updating = memory._replace(gradients=gradients, gathered=0.0, activations=0.0, temporary=copied)
-        return max(memory, updating, key=lambda moment: moment.total)
+        amounts = np.stack([gradients, self.copied_bytes * self.updated(others, of_experts)]).T.tolist()
+        return tuple(
+            one
+            if gradient + copied <= one.gradients + one.gathered + one.activations + one.temporary
+            else one._replace(gradients=gradient, gathered=0.0, activations=0.0, temporary=copied)
+            for one, (gradient, copied) in zip(memory, amounts, strict=True)
+        )
 
     def _gathered_bytes(self, strategy: Strategy) -> list[float]:
         """[S] that ZeRO-3 holds gathered at once on each rank."""
