@@ -80,8 +80,8 @@ class Runtime:
             there is no pipeline, and one micro-batch a step, a layer has then its activations or its gradients.
         copies_moments: whether an update holds a copy of AdamW's second moments, all of them at once, as PyTorch's does
             (`foreach`).
-        casts_gathered: whether ZeRO-3 divides weights in fp32 and casts to 16 bits what it gathers, as PyTorch's FSDP
-            does; others hold weights in 16 bits beside those.
+        casts_gathered: whether ZeRO-3 on several ranks divides weights in fp32 and casts to 16 bits what it gathers, as
+            PyTorch's FSDP does; others hold weights in 16 bits beside those.
         saves_gathered: whether tokens that sequence parallelism gathers for a product are saved whole, and not gathered
             again in the backward pass.
         weighs_within: whether a token's experts are weighted before their last product, whose result the backward pass

@@ -165,7 +165,8 @@ class StageCosting:
         trained_bytes = self.work.training.parameter_bytes(strategy.precision, self.runtime.gradient_bytes)
         self.weight_bytes, self.gradient_bytes, self.state_bytes = trained_bytes
         self.host = host_of(layers.device, strategy)
-        if self.runtime.casts_gathered and strategy.zero == 3 and self.work.training.states == "fp32":
+        divides = strategy.zero == 3 and strategy.dp * strategy.cp > 1
+        if self.runtime.casts_gathered and divides and self.work.training.states == "fp32":
             trained_bytes = self.work.training.parameter_bytes("fp32")
         self.sends_gradients = self.host is not None and self.runtime.offloads_gradients and self.divides_gradients
         of_device = (self.weight_bytes, 0.0 if self.sends_gradients else self.gradient_bytes, 0.0)

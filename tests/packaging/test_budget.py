@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (986, 8),
     "core": (8_321, 37),
-    "cost": (4_257, 20),
+    "cost": (4_258, 20),
     "envs": (1_509, 12),
     "export": (2_529, 17),
     "formats": (5_386, 21),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_500, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_513, "files": 430, "compiled": 76, "numbers": 275}
+TOTALS = {"lines": 79_514, "files": 430, "compiled": 76, "numbers": 275}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
