@@ -105,7 +105,7 @@ class Relaxation:
         self.rows, self.limits = np.concatenate([self.rows, rows]), np.concatenate([self.limits, limits])
 
     def _limit_memory(self) -> None:
-        """At each of its twelve fullest moments a rank holds what it has room for, or less."""
+        """At each of its twelve fullest moments, and while it updates, a rank holds what it has room for, or less."""
         ranks, most = self.costs.ranks, self.costs.room.max()
         bytes_of = np.stack([ranks.saved, ranks.for_weights])  # [2, k, R]
         of_kinds, least = bytes_of[:, self.kinds][:, :, self.recompute], bytes_of[:, :, self.recompute].min(axis=2)
@@ -118,6 +118,10 @@ class Relaxation:
             of_ends = (ends @ ranks.state).sum() + np.einsum("mpv,vk,pk->m", moments, ends, least)
             rows.append(of_blocks)
             rooms.append(self.costs.room[rank] - of_ends)
+        if self.costs.costings[0].copied_bytes:
+            of_blocks = np.einsum("sv,k,r->svkr", self.on_rank, ranks.updating[self.kinds], np.ones(self.shape[-1]))
+            rows.append(of_blocks)
+            rooms.append(self.costs.update_room - self.on_rank @ self.ends @ ranks.updating)
         self._limit(np.concatenate(rows) / most, np.concatenate(rooms) / most + TOLERANCE)
 
     def _limit_updates(self) -> None:

@@ -112,11 +112,16 @@ class RankCosts:
         return np.asarray(sum(parts) + layers.frozen_bytes @ frozen_shares(self.strategy))
 
     @cached_property
-    def updating_bytes(self) -> float:
-        """Of all layers while they are updated."""
+    def updating(self) -> FloatArray:
+        """[k] bytes that a layer holds while it is updated."""
         costing = self.costings[0]
         copied = costing.copied_bytes * costing.updated(*costing.of_layers.parameters.T)
-        return float((self._state(costing.trained_bytes) + copied)[list(self.work.order)].sum())
+        return np.asarray(self._state(costing.trained_bytes) + copied)
+
+    @property
+    def updating_bytes(self) -> float:
+        """Of all layers while they are updated."""
+        return float(self.updating[list(self.work.order)].sum())
 
     @cached_property
     def room(self) -> FloatArray:
@@ -234,6 +239,7 @@ class SubspaceCosts:
     Attributes:
         rank_of: [V] the rank of each virtual stage.
         room: [S] bytes that a rank has for state and activations of its layers.
+        update_room: [S] the same while they are updated.
         sends: [2, V] seconds in which a virtual stage sends, forward and backward, at least.
         messages: [V-1] seconds of a message beside passes, at least.
         starts: [V] seconds of the gathering that a virtual stage begins with, at least.
@@ -251,6 +257,8 @@ class SubspaceCosts:
         self.room = ranks.room - reserve
         tied_state = sum(state_bytes(strategy, tied, 0.0, costing.trained_bytes))
         self.room[self.rank_of[-1]] -= ranks.costings[0].logits_bytes + tied_state
+        self.update_room = ranks.room + ranks.gathered_bytes - reserve
+        self.update_room[self.rank_of[-1]] -= tied_state
         self.tied_s = max(k.tied_s for k in self.costings)
         stages, boundary = strategy.stages, ranks.boundary
         sent_s = {}
