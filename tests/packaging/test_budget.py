@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (6_153, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_502, 35),
+    "benchmarks": (6_495, 35),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 79_442, "files": 430, "compiled": 76, "numbers": 275}
