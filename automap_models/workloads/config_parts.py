@@ -103,6 +103,6 @@ def _tower(decoder: DecoderConfig, document: Mapping[str, Any], options: ConfigO
         what = "has a tower that is not known" if has_images else "has no tower of images"
         do = f"leave `{'images' if options.images else 'image_tokens'}` out: the language model alone is priced"
         if str(document.get("model_type")).endswith("_text"):
-            what, do = "is the language model of one with images", "give the config.json of all of it"
+            what, do = "is a language model alone", "give the config.json of the model with its images"
         raise BadInput(what, where=where, do=do)
     return tower
