@@ -101,6 +101,8 @@ def _tower(decoder: DecoderConfig, document: Mapping[str, Any], options: ConfigO
         raise BadInput("is of images, and there are none", where="`image_tokens`", do="leave it out, or `images` 0")
     if (options.images or size) and tower is None:
         what = "has a tower that is not known" if has_images else "has no tower of images"
-        option = "images" if options.images else "image_tokens"
-        raise BadInput(what, where=where, do=f"leave `{option}` out: the language model alone is priced")
+        do = f"leave `{'images' if options.images else 'image_tokens'}` out: the language model alone is priced"
+        if str(document.get("model_type")).endswith("_text"):
+            what, do = "is a language model alone", "give the config.json of the model with its images"
+        raise BadInput(what, where=where, do=do)
     return tower

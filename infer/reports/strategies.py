@@ -421,7 +421,8 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
         yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
     if not estimate.facts.training.is_full:
         yield "trains", str(estimate.facts.training)
-    for module in estimate.modules:
+    alike = len({module._replace(name="") for module in estimate.modules}) == 1
+    for module in estimate.modules if not alike else ():
         last, degrees = module.first_device + module.devices - 1, module._asdict()
         divided = [f"{name} {degrees[name]}" for name in ("tp", "cp", "pp", "dp") if degrees[name] > 1]
         yield module.name, f"devices {module.first_device} to {last}: {', '.join(divided) or 'each alone'}"

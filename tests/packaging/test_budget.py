@@ -45,15 +45,15 @@ BUDGET = {
     "run": (4_713, 24),
     "simulate": (1_807, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_168, 35),
+    "workloads": (6_170, 35),
     "zoo": (1, 1),
-    "infer": (6_153, 37),
+    "infer": (6_154, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_500, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_526, "files": 430, "compiled": 76, "numbers": 275}
+TOTALS = {"lines": 79_529, "files": 430, "compiled": 76, "numbers": 275}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
