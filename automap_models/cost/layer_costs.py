@@ -14,6 +14,7 @@ behind a share of the computation beside them, and never more than that share of
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -118,6 +119,12 @@ class LayerCosting:
         self._costs: dict[object, LayerCosts] = {}
         self._groups: dict[object, ProcessGroups] = {}
         self._expected: tuple[int, ...] = ()
+
+    def on(self, cluster: Cluster) -> LayerCosting:
+        """The same on another cluster of such devices: costs are of groups, wherever they lie."""
+        other = copy(self)
+        other.cluster, other._groups = cluster, {}
+        return other
 
     def expect(self, micro_batches: Iterable[int]) -> None:
         """Have kernels timed with micro-batches of all these sizes as soon as they are with one of them."""

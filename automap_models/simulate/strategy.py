@@ -13,7 +13,7 @@ others of their groups (cost.process_groups).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain, groupby, pairwise
 from operator import attrgetter
@@ -67,6 +67,7 @@ class StrategyPricing:
         device: of the cluster, see core.device.
         runtime: how the framework runs strategies.
         kinds: devices by the names that the groups of a mixed cluster have for them.
+        like: costs of the model's layers on devices of other clusters, run the same, which need not be timed again.
 
     Attributes:
         devices: of each group of nodes.
@@ -83,13 +84,16 @@ class StrategyPricing:
         device: Device,
         runtime: Runtime = DEFAULT_RUNTIME,
         kinds: Mapping[str, Device] = MappingProxyType({}),
+        like: Iterable[LayerCosting] = (),
     ) -> None:
         self.work, self.cluster, self.runtime = work, cluster, runtime
         self.devices = _devices(cluster, device, kinds)
+        others = [] if isinstance(work, ProfileWork) else list(like)
         self.layers: list[LayerCosting] = []
         for kind in self.devices:
             same = (layers for layers in self.layers if layers.device == kind)
-            self.layers.append(next(same, None) or _layers(work, cluster, kind, runtime))
+            elsewhere = (layers.on(cluster) for layers in others if layers.device == kind)
+            self.layers.append(next(chain(same, elsewhere), None) or _layers(work, cluster, kind, runtime))
         self._stages: dict[object, OfRanks] = {}
         self._prices: dict[Strategy, ShortPrice] = {}
         counted = [(layer, work.order.count(i)) for i, layer in enumerate(work.layers)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -237,7 +238,11 @@ class StrategyProblem:
         """Costs of the model on the cluster, which are shared."""
         key = (self.cluster, self.work, self.runtime, id(self.device))
         if key not in self.shared:
-            pricing = StrategyPricing(self.work, self.cluster, self.device, self.runtime, self.kinds)
+            priced = (costs.pricing for costs in self.shared.values())
+            like = (one.layers for one in priced if (one.work, one.runtime) == (self.work, self.runtime))
+            pricing = StrategyPricing(
+                self.work, self.cluster, self.device, self.runtime, self.kinds, chain.from_iterable(like)
+            )
             self.shared[key] = SharedCosts(pricing, {})
         return self.shared[key]
 
