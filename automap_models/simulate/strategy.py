@@ -253,10 +253,11 @@ def transfers_s(costings: OfRanks, seconds: Mapping[StageCosting, Sequence[float
 
 def _slowest(costings: OfRanks, strategy: Strategy) -> StageCosts:
     """The costs of each rank on the kind of its devices that is slowest."""
-    costs = {costing: costing.costs(strategy) for costing in dict.fromkeys(chain(*costings))}
-    first, *others = costs.values()
+    one, *others = dict.fromkeys(chain(*costings))
+    first = one.costs(strategy)
     if not others:
         return first
+    costs = {one: first} | {costing: costing.costs(strategy, first.memory) for costing in others}
     rank_of = np.array(first.rank_of)
     passes = {costing: np.bincount(rank_of, sum(stage.times.passes), strategy.pp) for costing, stage in costs.items()}
     chosen = [costs[max(kinds, key=lambda kind: passes[kind][rank])] for rank, kinds in enumerate(costings)]

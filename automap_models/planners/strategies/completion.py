@@ -310,9 +310,9 @@ class Completions:
 
     def _table(self, rank: int, stage: int, layers: Layers, recompute: Sequence[int]) -> Table:
         """Of a virtual stage; those of many ranks and stages are alike."""
-        given, group = {"recompute", "recompute_blocks"} & set(self.fixed), len(self.costs.costings) > 1
+        given = {"recompute", "recompute_blocks"} & set(self.fixed)
         begin, stop = int(stage == 0), len(layers) - (stage == self.strategy.stages - 1)
-        key = (stage if given else begin, stop, rank if group else 0, layers, *recompute)
+        key = (stage if given else begin, stop, self.costs.ranks.like[rank], layers, *recompute)
         if key not in self._tables:
             choices = self.choices(stage, stop - begin, recompute)
             amounts = self.costs.ranks.amounts(rank, layers, begin, stop)[:, *np.array(choices).T[::-1]]

@@ -157,8 +157,7 @@ class Parts:
             if nodes
         ]
         trimmed = any(nodes and more for nodes, more in zip(counts, rest, strict=True))
-        cluster = self.cluster(counts)
-        return Part(cluster, tuple(idle), trimmed, *self._times(counts, cluster))
+        return Part(self.cluster(counts), tuple(idle), trimmed, *self.times(counts))
 
     def _filling(self, counts: Counts) -> Counts:
         """The same part in places that its nodes fill, where there are such among those alike."""
@@ -260,12 +259,13 @@ class Parts:
         speeds = zip(self.places, counts, self.speeds, strict=True)
         return self.device_s / sum(place.devices_per_node * nodes * speed for place, nodes, speed in speeds)
 
-    def _times(self, counts: Counts, cluster: Cluster) -> tuple[float, float]:
-        """Seconds of a step: at least, and about."""
+    def times(self, counts: Counts) -> tuple[float, float]:
+        """Seconds of a step of a part: at least, and about."""
         alike = len({speed for nodes, speed in zip(counts, self.speeds, strict=True) if nodes}) == 1
-        key = cluster.devices, alike and len(set(self.problem.work.order[1:-1])) == 1
+        devices = sum(nodes * place.devices_per_node for nodes, place in zip(counts, self.places, strict=True))
+        key = devices, alike and len(set(self.problem.work.order[1:-1])) == 1
         if key not in self._of_devices:
-            self._of_devices[key] = self._shares(cluster, key[1])
+            self._of_devices[key] = self._shares(self.cluster(counts), key[1])
         least, about = self._of_devices[key]
         computing_s = self.computing_s(counts)
         return least * computing_s, about * computing_s
@@ -437,8 +437,11 @@ class PartSearch:
             if hopeless and not self.thorough:
                 self.passed.append(like._replace(bound_s=least_s))
                 break
-            part = self.parts.part(counts)
-            self._push(ratio * part.about_s, part)
+            bound_s, about_s = self.parts.times(counts)
+            if self.thorough or self.charge(like, NEAR * ratio * about_s) < self.best:
+                self._push(ratio * about_s, self.parts.part(counts))
+            elif self.charge(like, bound_s) < self.best:
+                self.passed.append(like._replace(bound_s=bound_s))
 
     def _ratio(self, side: Counts, result: Searched | None) -> float:
         """How many times as long a step takes on a side as it would if nothing but compute, samples and layers counted;

@@ -347,8 +347,8 @@ class Search:
             completion = self.simulate(node, node.completions.balanced())
             if completion is not None:
                 nodes.append((completion.step_s, len(nodes), node))
-        for *_, node in sorted(nodes, key=lambda entry: entry[:2])[: self.config.refined]:
-            if not self.deadline.passed:
+        for step_s, _, node in sorted(nodes, key=lambda entry: entry[:2])[: self.config.refined]:
+            if self.near(step_s) and not self.deadline.passed:
                 self.improve(node, node.completions.balanced())
         return bool(nodes)
 

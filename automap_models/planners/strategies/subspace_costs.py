@@ -173,6 +173,12 @@ class RankCosts:
         return self._columns[key]
 
     @cached_property
+    def like(self) -> list[int]:
+        """[S] the first rank whose layers take as long."""
+        layers = [tuple(dict.fromkeys(costing.of_layers for costing in costings)) for costings in self.of_ranks]
+        return list(map(layers.index, layers))
+
+    @cached_property
     def bytes_of(self) -> FloatArray:
         """[4, k, R] bytes of a layer: saved, kept, on hosts and temporary."""
         temporary, away = np.moveaxis(self.costings[0].of_layers.memory[..., 2:], -1, 0)
@@ -181,7 +187,7 @@ class RankCosts:
     def amounts(self, rank: int, layers: tuple[int, ...], begin: int, stop: int) -> FloatArray:
         """[5, blocks, R] seconds, bytes saved, kept, on hosts and temporary of a virtual stage with these layers, the
         blocks among which begin and stop there, where so many of these recompute so."""
-        key = (rank if len(self.costings) > 1 else 0, layers, begin, stop)
+        key = (self.like[rank], layers, begin, stop)
         if key not in self._amounts:
             none = RECOMPUTE.index("none")
             amounts = np.concatenate([self.seconds[None, rank], self.bytes_of])[:, list(layers)]
