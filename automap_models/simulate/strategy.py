@@ -49,9 +49,10 @@ _UNIFORM = attrgetter(*({costing.name for costing in fields(Strategy)} - {"layer
 """What a strategy has in common with all that differ from it only in cuts and recomputation."""
 
 
+Memory = tuple[FloatArray, FloatArray]
+"""[S] bytes on a device of each rank, and [S] what that may hold; nothing where hosts do not hold what they have to."""
 ShortPrice = tuple[float, FloatArray, FloatArray]
-"""What searches compare: seconds of the step, [S] bytes on a device of each rank, and [S] what that may hold; nothing
-where hosts do not hold what they have to."""
+"""What searches compare: seconds of the step, and its Memory."""
 
 
 OfRanks = Sequence[Sequence[StageCosting]]
@@ -105,15 +106,17 @@ class StrategyPricing:
         """The costs of a strategy's stages, of each rank on its slowest devices."""
         return _slowest(self.stages(strategy), strategy)
 
+    def memory(self, strategy: Strategy) -> Memory:
+        """What devices hold, and may hold."""
+        return _memory(strategy, self.costs(strategy), self.cluster)
+
     def price(self, strategy: Strategy) -> ShortPrice:
         """What searches compare, of each strategy worked out once."""
         if strategy not in self._prices:
             costs = self.costs(strategy)
-            nbytes = np.array([memory.total for memory in costs.memory])
-            limits = rank_memory(strategy, self.cluster) * (costs.host[0] <= costs.host[1])
             if len(self._prices) > MOST_KEPT:
                 self._prices.clear()
-            self._prices[strategy] = step_seconds(strategy, costs), nbytes, limits
+            self._prices[strategy] = step_seconds(strategy, costs), *_memory(strategy, costs, self.cluster)
         return self._prices[strategy]
 
     def stages(self, strategy: Strategy, like: OfRanks = ()) -> OfRanks:
@@ -199,6 +202,11 @@ def rank_memory(strategy: Strategy, cluster: Cluster) -> FloatArray:
     if not cluster.groups:
         return np.full(strategy.pp, cluster.memory, np.float64)
     return np.asarray(cluster.device_memory.reshape(strategy.pp, -1).min(axis=1))
+
+
+def _memory(strategy: Strategy, costs: StageCosts, cluster: Cluster) -> Memory:
+    nbytes = np.array([memory.total for memory in costs.memory])
+    return nbytes, rank_memory(strategy, cluster) * (costs.host[0] <= costs.host[1])
 
 
 def step_seconds(strategy: Strategy, costs: StageCosts) -> float:
