@@ -229,9 +229,9 @@ class Parts:
                 "sequence_parallel": sequence_parallel,
             }
             pricing = StrategyPricing(problem.work, node, device, problem.runtime)
-            pricing.layers[0].expect(self.sizes)
-            for size in self.sizes:
-                strategy = Strategy(micro_batch=size, global_batch=size * ep, **degrees, **named)
+            strategies = [Strategy(micro_batch=size, global_batch=size * ep, **degrees, **named) for size in self.sizes]
+            pricing.layers[0].expect(strategies)
+            for size, strategy in zip(self.sizes, strategies, strict=True):
                 seconds = RankCosts(pricing, strategy).seconds[0][:, [*problem.recompute, 0]]
                 of_divided.append(seconds.min(axis=1) * (tp * cp / size))
         return np.asarray(np.reshape(of_divided, (-1, len(self.sizes), len(problem.work.layers))).min(axis=0))

@@ -215,7 +215,7 @@ class Search:
         if len(degree_sets) > (most := LISTED * (1 + self.config.guesses)):
             degree_sets, self.open_s = degree_sets[:most], 0.0
         for layers in self.pricing.layers:
-            layers.expect(degrees.micro_batch for degrees in degree_sets)
+            layers.expect(degree_sets, self.grid.some_strategy)
         self.price_estimates(usual, self.config.guesses // 4)
         listing = self.deadline.part(0.5 * self.config.budget_s, effort.counted_s)
         bounded: list[tuple[float, Degrees]] = []
