@@ -119,7 +119,7 @@ class Shares:
         if not amounts.values.size:
             return np.zeros((len(self.samples), 2))
         values, of_experts = amounts.values * self.gathered[:, amounts.marks], (amounts.marks & Mark.EXPERTS) > 0
-        return np.stack([values[:, of].sum(axis=1) for of in (~of_experts, of_experts)], axis=1)
+        return np.stack([values[:, chosen].sum(axis=1) for chosen in (~of_experts, of_experts)], axis=1)
 
     def sizes_of(self, kernels: Kernels) -> FloatArray:
         """[B, n, 4] sizes of products on a device: how many, rows, columns, depth.

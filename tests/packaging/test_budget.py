@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (983, 8),
     "core": (8_252, 37),
-    "cost": (4_158, 20),
+    "cost": (4_186, 20),
     "envs": (1_509, 12),
     "export": (2_502, 17),
     "formats": (5_385, 21),
@@ -37,13 +37,13 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (3_951, 15),
+    "planners/strategies": (3_965, 15),
     "plots": (1_236, 9),
     "requests": (2_933, 15),
     "rl": (960, 9),
     "serve": (1_147, 7),
     "run": (4_713, 24),
-    "simulate": (1_811, 10),
+    "simulate": (1_819, 10),
     "torch_export": (2_845, 13),
     "workloads": (6_146, 35),
     "zoo": (1, 1),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_401, 34),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_260, "files": 430, "compiled": 76, "numbers": 275}
+TOTALS = {"lines": 79_310, "files": 430, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

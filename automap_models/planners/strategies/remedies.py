@@ -271,9 +271,12 @@ def emptiest(problem: StrategyProblem, trials: int = 64) -> Estimate | None:
     grid, pricing, layers = Grid(problem), problem.costs.pricing, problem.work.shape.layers
     most = max(kind for kind in problem.recompute if kind < len(RECOMPUTE))
     fields: dict[str, Any] = {"recompute": RECOMPUTE[most], **problem.fixed}
-    degree_sets = (entry for entry in grid.degree_sets() if grid.schedules(entry))
+    degree_sets = [entry for entry in grid.degree_sets() if grid.schedules(entry)]
+    degree_sets.sort(key=lambda entry: (entry.micro_batch, -entry.tp * entry.cp, entry.pp))
+    for costs in pricing.layers:
+        costs.expect(degree_sets[:trials], grid.some_strategy)
     fullest, least = float("inf"), None
-    for degrees in sorted(degree_sets, key=lambda entry: (entry.micro_batch, -entry.tp * entry.cp, entry.pp))[:trials]:
+    for degrees in degree_sets[:trials]:
         subspace = Subspace(degrees, grid.zeros(degrees)[-1], grid.schedules(degrees)[0])
         fewest, more = divmod(layers, stages := degrees.pp * subspace.choice.vp)
         cuts: dict[str, Any] = {"layers": tuple(fewest + (stage < more) for stage in range(stages))} if more else {}
