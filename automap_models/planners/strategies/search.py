@@ -168,6 +168,8 @@ class Search:
         self.descend()
         for bound_s, degrees in degree_sets:
             self.push(bound_s, partial(self.split_degrees, degrees))
+        if self.open_s == 0.0 and not self.config.rounds:  # nothing would be proven, and nothing is solved
+            return
         while self.queue:
             bound_s, _, explore = heapq.heappop(self.queue)
             proven = self.open_s <= bound_s and self.incumbent.stale(2)
@@ -390,7 +392,8 @@ class Search:
                     self.incumbent.take(completion)
                     if completion is not None and (best is None or completion.step_s < best.step_s * (1 - TIE)):
                         best = completion
-            strategy = None if best is None or best is former else best.strategy
+            shorter = best is not None and best is not former and self.near(best.step_s)
+            strategy = best.strategy if best is not None and shorter else None
 
     def beside(self, subspace: Subspace, origin: Strategy) -> Iterator[Completion | None]:
         """Strategies of a family with the cuts of another strategy, where it has as many stages, or with its own."""
