@@ -276,7 +276,7 @@ def price(
         device: what the cluster is made of; None is the kind that the cluster names. A mixed one names several.
         sequence, mtp: tokens of a sample, layers that predict further tokens; None is as the config.json says.
         dropout: whether the model has the dropout that its config.json says.
-        images: of a sample, of a config.json with a tower of images; None is 1, 0 the language model alone.
+        images: of a sample, of a model with a tower of images; None is 1, 0 the language model alone.
         runtime: how the framework runs it: a record, a shipped one's name ("megatron", …) or a YAML file; None is as
             programs in general do.
 

@@ -203,6 +203,7 @@ class Priced(TypedDict):
     device: str
     strategy: dict[str, bool | int | str | list[int | str] | None]
     stage_layers: list[int]
+    modules: list[dict[str, int | str]]
     step_s: float
     tokens_per_s_per_device: float
     mfu: float

@@ -63,13 +63,14 @@ def strategies(problem: StrategyProblem) -> Iterator[Strategy]:
     for tp, cp, pp, dp in product(*(values(name, some) for name in ("tp", "cp", "pp", "dp"))):
         if tp * cp * pp * dp != devices or batch % dp:
             continue
-        for ep, b, schedule, vp, zero, shared in product(
+        for ep, b, schedule, vp, zero, shared, tower_tp in product(
             values("ep", divisors(tp * cp * dp)),
             values("micro_batch", divisors(batch // dp)),
             values("schedule", list(SCHEDULES)),
             values("vp", [1, 2, 3]),
             values("zero", [0, 1, 2, 3]),
             values("sequence_parallel", [False, True]),
+            values("tower_tp", [None, *divisors(tp)] if shape.images else [None]),
         ):
             if groups > 1 and not zero:
                 continue
@@ -90,6 +91,7 @@ def strategies(problem: StrategyProblem) -> Iterator[Strategy]:
                         schedule=schedule,
                         zero=zero,
                         sequence_parallel=shared,
+                        tower_tp=tower_tp,
                         dispatcher=problem.dispatcher,
                         offload=problem.offload,
                         layers=layers,
@@ -189,8 +191,14 @@ def on_grid(problem: StrategyProblem, strategy: Strategy) -> bool:
     """Whether the grid has it: one rank runs 1F1B without virtual stages, unless other ones are asked for.
 
     Virtual stages of one rank would let it recompute in two ways, or other blocks first where there are several kinds.
+    Images are divided among cp where there are several, and among tp, too, or not; or tp does not divide the tower.
     """
     usual = strategy.schedule == "1f1b" and strategy.vp == 1
+    shape, tp = problem.work.shape, strategy.tp
+    several, uneven = strategy.micro_batch * (shape.images or 0) > 1, bool((shape.tower_heads or 0) % tp)
+    divisions = {tp if several and strategy.cp > 1 else None, *([1] if tp > 1 and (several or uneven) else [])}
+    if "tower_tp" not in problem.fixed and strategy.tower_tp not in divisions:
+        return False
     return strategy.pp > 1 or usual or any(name in problem.fixed for name in ("schedule", "vp", "layers"))
 
 

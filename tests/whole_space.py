@@ -94,7 +94,7 @@ def _cluster(draw: np.random.Generator) -> Cluster:
     return Cluster(devices // per_node, per_node, *links, 1.0e12)
 
 
-def _with_memory(cluster: Cluster, room: float, share: float) -> Cluster:
+def with_memory(cluster: Cluster, room: float, share: float) -> Cluster:
     """The same with so many bytes a device; those of the second kind of nodes have a share of it."""
     if len(cluster.groups) < 2:
         return replace(cluster, memory=room)
@@ -129,7 +129,7 @@ def _drawn(draw: np.random.Generator, groups: int) -> StrategyProblem | None:
     reserved: dict[int, float] = {}
     if draw.uniform() < 0.2:
         reserved = {int(draw.choice([0, -1])): float(draw.uniform(0.0, 0.05)) * room}
-    cluster = _with_memory(cluster, room, float(draw.uniform(0.9, 1.1)))
+    cluster = with_memory(cluster, room, float(draw.uniform(0.9, 1.1)))
     return replace(problem, cluster=cluster, rank_reserve_bytes=reserved)
 
 

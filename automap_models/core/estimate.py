@@ -77,6 +77,24 @@ class StepParts(NamedTuple):
         return float(sum(self))
 
 
+class Module(NamedTuple):
+    """Where a part of a model with parallelism of its own lies.
+
+    Attributes:
+        name: `vision`, a tower of images with its projector, or `language`, all else.
+        first_device, devices: the first one, and how many there are from it on.
+        tp, cp, pp, dp: of the part; of a tower, cp is of devices that encode the same images.
+    """
+
+    name: str
+    first_device: int
+    devices: int
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """A strategy's price.
@@ -157,6 +175,19 @@ class Estimate:
         return upper_bytes(nbytes, self.reserve)
 
     @property
+    def modules(self) -> tuple[Module, ...]:
+        """Of a model with a tower of images; nothing of others. A first stage without blocks is the tower's own."""
+        s, of_rank = self.strategy, self.strategy.devices // self.strategy.pp
+        if self.facts.shape is None or self.facts.shape.images is None:
+            return ()
+        tp, cp = (s.tower_tp, 1) if s.tower_tp is not None else (s.tp, s.cp)
+        alone = s.vp == 1 and self.stage_layers[0] == 0
+        return (
+            Module("vision", 0, of_rank, tp, cp, 1, of_rank // (tp * cp)),
+            Module("language", alone * of_rank, s.devices - alone * of_rank, s.tp, s.cp, s.pp - alone, s.dp),
+        )
+
+    @property
     def fullest(self) -> tuple[float, float, int]:
         """Bytes that the device holds which has least left, bytes that it has, and its rank."""
         ranks = range(len(self.memory))
@@ -171,6 +202,8 @@ def strategy_in_words(estimate: Estimate) -> str:
     parts = [degree for degree in degrees if not degree.endswith(" 1")] or ["one device"]
     if s.expert_tensor != s.tp:
         parts.append("experts whole")
+    if s.tower_tp is not None and s.image_groups > 1:
+        parts.append(f"images over {s.image_groups} groups of {counted(s.tower_tp, 'device')}")
     if s.ep > 1 and s.dispatcher in ONCE_A_NODE:
         parts.append(ONCE_A_NODE[s.dispatcher])
     parts.append(f"{rounds(s.micro_batches)} of {counted(s.micro_batch, 'sample')}")

@@ -77,6 +77,7 @@ class Degrees(NamedTuple):
     micro_batch: int = 1
     sequence_parallel: bool = True
     etp: int | None = None
+    tower_tp: int | None = None
 
     @property
     def expert_tensor(self) -> int:
@@ -128,6 +129,11 @@ def any_sequence(_: Divided) -> int:
     return 1
 
 
+def no_images_apart(_: Divided) -> bool:
+    """Towers of images without a division of their own: `Limits.images_apart` where a framework has none."""
+    return False
+
+
 def both_halves(divided: Divided) -> int:
     """Context parallelism gives every device a part from the beginning of a sample and one from its end."""
     return 2 * divided.cp if divided.cp > 1 else 1
@@ -144,6 +150,7 @@ class Limits:
         recurrent: whether it has layers that are recurrences.
         encoders: whether it has encoders, beside towers.
         tower: degrees that have to be 1 of models with a tower of images; None: it has no such models.
+        images_apart: whether a tower may have such a division of its own (`Strategy.tower_tp`).
         mtp: whether it has layers that predict further tokens.
         any_training: whether the optimiser, and what is frozen, are the code of its users.
         schedules: ours → what the framework calls it.
@@ -183,6 +190,7 @@ class Limits:
     recurrent: bool = True
     encoders: bool = True
     tower: tuple[str, ...] | None = ()
+    images_apart: Callable[[Divided], bool] = no_images_apart
     mtp: bool = True
     any_training: bool = False
     schedules: Mapping[str, str]
@@ -272,11 +280,18 @@ class Limits:
         if self.tower is None:
             do = "take megatron or deepspeed, or give `images` 0"
             return Objection(f"{self.name} has no models with a tower of images, as {shape.name} is one", do)
-        divided_by = next((name for name in self.tower if getattr(divided, name) > 1), None)
-        if divided_by is None:
+        return self._tower_objection(divided, self.tower)
+
+    def _tower_objection(self, divided: Divided, undivided: tuple[str, ...] = ()) -> Objection | None:
+        divided_by = next((name for name in undivided if getattr(divided, name) > 1), None)
+        if divided_by is not None:
+            what = f"{self.name} trains models with a tower of images without {divided_by}"
+            return Objection(what, f"take {divided_by} 1")
+        if divided.tower_tp is None or self.images_apart(divided):
             return None
-        what = f"{self.name} trains models with a tower of images without {divided_by}"
-        return Objection(what, f"take {divided_by} 1")
+        degrees = f"tp {divided.tp}, cp {divided.cp} and pp {divided.pp}"
+        what = f"{self.name} divides a tower of images as the text, not by {divided.tower_tp} beside {degrees}"
+        return Objection(what, "leave `tower_tp` out")
 
     def training_objection(self, facts: ModelFacts) -> Objection | None:
         """To adapters, frozen layers, other optimisers and losses; which documents share a sample is the data's."""
@@ -412,6 +427,7 @@ class Limits:
             objected = [self.degrees_objection(parts, facts) for parts in both]
             return objected[0] if all(objected) else None
         objections: dict[str, Callable[[], Objection | None]] = {
+            "tower_tp": lambda: self._tower_objection(Degrees(tp=value, tower_tp=value)),
             "schedule": lambda: self.schedule_objection(value),
             "zero": lambda: self.zero_objection(value),
             "dp_replicate": lambda: self.replicate_objection(value),

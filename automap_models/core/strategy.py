@@ -72,6 +72,8 @@ class TransformerShape:
         experts: in a layer; None where there are none.
         outputs: columns of the output matrix; None where they are those of the vocabulary.
         tower_heads: of attention in a tower of images; None where there is none.
+        images: of a sample, that the tower encodes; None likewise.
+        tower_layers: blocks that add up what the tower hands on, the first ones; None where the first of all reads it.
         mtp_layers: that predict further tokens, on the last rank; None where there are none.
 
     Raises:
@@ -89,6 +91,8 @@ class TransformerShape:
     experts: int | None = None
     outputs: int | None = None
     tower_heads: int | None = None
+    images: int | None = None
+    tower_layers: int | None = None
     mtp_layers: int | None = None
 
     def __post_init__(self) -> None:
@@ -123,6 +127,8 @@ class Strategy:
         cp: devices that share every sequence.
         ep: ranks that share the experts of a layer: of data parallelism, or of tp · cp · dp.
         etp: devices that share each expert: those of tp, or 1; None: see above.
+        tower_tp: devices that share the operators of a tower of images, a divisor of tp; tp · cp / tower_tp groups of
+            them encode different images of a micro-batch. None: those of tp, and every device of cp encodes all images.
         schedule: a key of `core.schedules.SCHEDULES`.
         recompute: what the backward pass computes again; of all virtual stages, or [pp·vp] of each.
         recompute_blocks: [pp·vp] of how many blocks of each virtual stage, its first ones; None for all of them.
@@ -136,7 +142,8 @@ class Strategy:
     Raises:
         BadInput: a number that is not positive, a name that is unknown, a global batch that dp · micro_batch does not
             divide, a schedule that does not run so many micro-batches or virtual stages, etp that is neither 1 nor tp,
-            etp · ep that does not divide tp · cp · dp, layers or recomputation of another number of virtual stages.
+            etp · ep that does not divide tp · cp · dp, tower_tp that does not divide tp, layers or recomputation of
+            another number of virtual stages.
     """
 
     micro_batch: int
@@ -149,6 +156,7 @@ class Strategy:
     cp: int = 1
     ep: int = 1
     etp: int | None = None
+    tower_tp: int | None = None
     schedule: str = DEFAULT_SCHEDULE
     recompute: Recompute | tuple[Recompute, ...] = "none"
     recompute_blocks: tuple[int, ...] | None = None
@@ -182,6 +190,9 @@ class Strategy:
         if self.tp * self.cp * self.dp % (self.expert_tensor * self.ep):
             what = f"{self.etp} × {self.ep} (etp × ep) do not divide the {self.tp * self.cp * self.dp} of tp · cp · dp"
             raise BadInput(what, where="`etp`", do="give 1, or an ep that divides dp · cp")
+        if self.tower_tp is not None and (not _is_count(self.tower_tp, 1) or self.tp % self.tower_tp):
+            what = f"{self.tower_tp} devices share no tower of images where tp is {self.tp}"
+            raise BadInput(what, where="`tower_tp`", do="give a divisor of tp")
         if self.dp_replicate > 1:
             self._require_replicas()
         require_runnable(self.schedule, self.pp, self.micro_batches, self.vp)
@@ -228,6 +239,11 @@ class Strategy:
     def expert_data(self) -> int:
         """Devices of a rank of the pipeline that hold the same part of the experts."""
         return self.tp * self.cp * self.dp // (self.ep * self.expert_tensor)
+
+    @property
+    def image_groups(self) -> int:
+        """Groups of the devices of tp · cp that encode different images of a micro-batch."""
+        return 1 if self.tower_tp is None else self.tp * self.cp // self.tower_tp
 
     @property
     def dtype(self) -> str:
@@ -308,10 +324,15 @@ class Strategy:
         """Refuse a model that cannot be divided like this.
 
         Raises:
-            BadInput: see `require_parts`, `stage_layers` and `stage_recompute`.
+            BadInput: see `require_parts`, `stage_layers` and `stage_recompute`; or the first stage lacks a layer that
+                reads what a tower hands on.
         """
         self.stage_recompute(shape)
-        require_parts(shape, self.tp, self.cp, self.ep, self.sequence_parallel, self.dispatcher, self.etp)
+        first, least = self.stage_layers(shape)[0], shape.tower_layers or 0
+        if first < least:
+            what = f"the first stage has {first} of the {least} layers that read the tower of {shape.name}"
+            raise BadInput(what, where="`layers`", do=f"give it {least} or more")
+        require_parts(shape, **{name: getattr(self, name) for name in PARTS})
 
 
 @lru_cache(maxsize=1024)
@@ -347,8 +368,8 @@ def batch_in_samples(samples: int) -> Iterator[None]:
         raise BadInput(error.what, where="`global_batch`", do=do) from None
 
 
-PARTS = ("tp", "cp", "ep", "sequence_parallel", "dispatcher", "etp")
-"""Fields that say into how many parts operators, samples and experts are divided, and how these get their tokens."""
+PARTS = ("tp", "cp", "ep", "sequence_parallel", "dispatcher", "etp", "tower_tp")
+"""Fields that say into how many parts operators, samples and experts are divided, and how experts get their tokens."""
 
 
 def require_parts(
@@ -359,25 +380,29 @@ def require_parts(
     sequence_parallel: bool = False,
     dispatcher: Dispatcher | None = None,
     etp: int | None = None,
+    tower_tp: int | None = None,
 ) -> None:
     """Refuse a model whose operators, samples or experts cannot be divided like this.
 
     Args:
-        tp, cp, ep, sequence_parallel, dispatcher, etp: see `Strategy`.
+        tp, cp, ep, sequence_parallel, dispatcher, etp, tower_tp: see `Strategy`.
 
     Raises:
-        BadInput: tp does not divide its heads, those of its tower or its perceptron, or keys and values neither divide
-            nor are divided by it; cp, or tp with sequence parallelism, does not divide its tokens; ep does not divide
-            its experts; there are none, and it is said how they are divided or get their tokens.
+        BadInput: tp does not divide its heads or its perceptron, or keys and values neither divide nor are divided by
+            it; tower_tp, or tp without, does not divide the heads of its tower; cp, or tp with sequence parallelism,
+            does not divide its tokens; ep does not divide its experts; there are none, or no tower, and it is said how
+            they are divided or get their tokens.
     """
     for key, value in (("dispatcher", dispatcher), ("etp", etp)):
         if value is not None and shape.experts is None:
             raise BadInput(f"{shape.name} has no experts", where=f"`{key}`", do="leave it out")
+    if tower_tp is not None and shape.tower_heads is None:
+        raise BadInput(f"{shape.name} has no tower of images", where="`tower_tp`", do="leave it out")
     tokens = tp * cp if sequence_parallel else cp
     for key, parts, noun, total in (
         ("tp", tp, "heads", shape.heads),
         ("tp", tp, "columns of the perceptron", shape.ffn),
-        ("tp", tp, "heads of the tower", shape.tower_heads or tp),
+        ("tower_tp" if tower_tp else "tp", tower_tp or tp, "heads of the tower", shape.tower_heads or tower_tp or tp),
         ("cp" if tokens == cp else "sequence_parallel", tokens, "tokens of a sample", shape.sequence),
         ("ep", ep, "expert(s) of a layer", shape.experts or 1),
     ):

@@ -7,6 +7,10 @@ kernels are timed once for all strategies that divide a layer alike (`LayerCosti
 
 What blocks recompute is said in cost.recompute; what comes before and after them is never recomputed.
 
+A tower of images with a division of its own (Strategy.tower_tp) is timed as that of another strategy on the same
+devices, whose groups encode their share of a micro-batch's images. What it hands on is gathered then, and its gradient
+scattered; gradients of its parameters are summed over dp · cp, as those of all other layers.
+
 With ZeRO-3 the weights of a layer are gathered beside a forward and a backward pass of as large a layer. They hide
 behind a share of the computation beside them, and never more than that share of themselves (`exposed_s`).
 """
@@ -17,6 +21,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -148,9 +153,13 @@ class LayerCosting:
         s = strategy
         expert_shares = self.runtime.expert_shares(s)
         copies = s.dp, s.dp_replicate, s.pp, s.vp, SCHEDULES[s.schedule].placement
-        key = (s.tp, s.cp, s.ep, s.expert_tensor, *copies, expert_shares, site)
+        key = (s.tp, s.cp, s.ep, s.expert_tensor, s.tower_tp, *copies, expert_shares, site)
         if key not in self._groups:
-            self._groups[key] = process_groups(strategy, self.cluster, self.constants, expert_shares, site)
+            of_devices = process_groups(strategy, self.cluster, self.constants, expert_shares, site)
+            if s.tower_tp is not None and s.image_groups > 1:
+                tower, embeddings = (self.groups(_apart(s, tp), site).tensor for tp in (s.tower_tp, s.tp * s.cp))
+                of_devices = of_devices._replace(tower=tower, embeddings=embeddings)
+            self._groups[key] = of_devices
         return self._groups[key]
 
     def costs(self, strategy: Strategy, groups: ProcessGroups) -> LayerCosts:
@@ -187,36 +196,56 @@ class LayerCosting:
         """What kernels depend on; first that which is the same of all that are timed at once."""
         s = strategy
         once = s.micro_batches if self.runtime.casts_weights_once and s.precision in NARROW else 0
-        alike = *self._together(s), s.precision, groups.tensor, self.runtime.once_a_node(s)
-        return alike, s.cp, s.micro_batch, once, groups.context, s.ep, groups.experts
+        apart = s.image_groups > 1, s.image_groups > 1 and s.cp > 1
+        alike = *self._together(s), s.precision, groups.tensor, self.runtime.once_a_node(s), *apart
+        return alike, s.cp, s.micro_batch, once, groups.context, groups.tower, groups.embeddings, s.ep, groups.experts
 
     def _together(self, divided: Divided) -> tuple[object, ...]:
         """What of degrees has to be alike where strategies are timed at once."""
         waits = self.runtime.sum_host_s > 0.0 and divided.pp > 1
-        return divided.tp, divided.sequence_parallel, divided.expert_tensor, waits
+        return divided.tp, divided.sequence_parallel, divided.expert_tensor, divided.tower_tp, waits
 
-    def shares(self, strategies: Sequence[Strategy]) -> Shares:
-        """What strategies make of quantities with marks."""
-        return Shares(strategies, ITEM_BYTES[strategies[0].dtype] / ITEM_BYTES[self.work.dtype])
+    def shares(self, strategies: Sequence[Strategy], sizes: tuple[float, ...] = ()) -> Shares:
+        """What strategies make of quantities with marks, with micro-batches of these sizes, or of their own."""
+        return Shares(strategies, ITEM_BYTES[strategies[0].dtype] / ITEM_BYTES[self.work.dtype], sizes)
 
     def timed(self, strategies: Sequence[Strategy], groups: Sequence[ProcessGroups]) -> list[KernelCosts]:
         """Of each of some strategies, with its groups, that are alike but for micro-batches, cp and ep."""
-        clock = StepClock(self.device, groups, shares := self.shares(strategies), self.runtime)
-        rows = list(zip(self.rows, self.recomputed.tolist(), self.again, self.kinds, strict=True))
-        times = np.stack([clock.layer(layer, block, again) for layer, block, again, _ in rows], axis=1)
-        saved = [self._saved_bytes(clock, layer, kinds_of(kinds), block) for layer, block, _, kinds in rows]
-        memory, boundary_bytes = (
-            np.stack(amounts, axis=1) for amounts in (saved, [shares.bytes_of(layer.boundary) for layer in self.rows])
+        clock, blocks = StepClock(self.device, groups, self.shares(strategies), self.runtime), self.recomputed.tolist()
+        of_tower = clock if strategies[0].image_groups == 1 else self._tower_clock(strategies, groups)
+        clocks = [clock] * len(self.work.layers) + [of_tower] * len(self.work.tower)
+        of_rows = list(zip(clocks, self.rows, blocks, self.again, self.kinds, strict=True))
+        amounts = (
+            [one.layer(layer, block, again) for one, layer, block, again, _ in of_rows],
+            [self._saved_bytes(one, layer, kinds_of(kinds), block) for one, layer, block, _, kinds in of_rows],
+            [one.shares.bytes_of(layer.boundary) for one, layer, *_ in of_rows],
+            [one.shares.parameters_of(layer.parameters) for one, layer, *_ in of_rows],
+            [one.shares.parameters_of(layer.frozen) for one, layer, *_ in of_rows],
         )
-        parameters, frozen = (
-            np.stack([shares.parameters_of(amounts) for amounts in of_layers], axis=1)
-            for of_layers in zip(*((layer.parameters, layer.frozen) for layer in self.rows), strict=True)
-        )
+        times, memory, boundary_bytes, parameters, frozen = (np.stack(of_layers, axis=1) for of_layers in amounts)
+        if of_tower is not clock:
+            self._add_embeddings(clock, times[:, -1])
         if self.work.training.has_reference:  # it runs forward, and of two messages forward one has one back
             times[..., 0], times[..., 4::2] = 2.0 * times[..., 0], 2.0 * times[..., 4::2]
             boundary_bytes = boundary_bytes * 1.5
         self._add_ways(times, memory[..., 3])
         return list(map(KernelCosts, times, memory, parameters, boundary_bytes, frozen))
+
+    def _tower_clock(self, strategies: Sequence[Strategy], groups: Sequence[ProcessGroups]) -> StepClock:
+        """Of the groups of a tower that have most images of a micro-batch."""
+        apart, images = [_apart(s, s.tower_tp or s.tp) for s in strategies], self.work.shape.images or 1
+        sizes = tuple(ceil(s.micro_batch * images / s.image_groups) / images for s in strategies)
+        pairs = zip(apart, groups, strict=True)
+        of_tower = [self.groups(parts)._replace(tensor=of_devices.tower) for parts, of_devices in pairs]
+        return StepClock(self.device, of_tower, self.shares(apart, sizes), self.runtime)
+
+    def _add_embeddings(self, clock: StepClock, times: FloatArray) -> None:
+        """Add to [B, R, 12] seconds of a tower's last layer what gathering the embeddings of all images takes."""
+        last, column = self.rows[-1], 6 if clock.strategy.cp > 1 else 4
+        sent_bytes = clock.shares.bytes_of(last.boundary, gathered=True).tolist()
+        pairs = zip(clock.groups, sent_bytes, strict=True)
+        seconds = np.array([of_devices.embeddings.gather_s(sent) for of_devices, sent in pairs])
+        times[..., column : column + 1 + last.backward] += seconds[:, None, None]
 
     def _add_ways(self, times: FloatArray, sent_bytes: FloatArray) -> None:
         """Let passes take as long as [B, k, R] bytes to the host, or back, where that is longer."""
@@ -318,3 +347,18 @@ class LayerCosting:
         """[k] seconds of gathering so many bytes, [k, 2] without experts and of them, in pieces."""
         sized = zip(moved.tolist(), pieces, strict=True)
         return np.array([groups.gather_s(others, of_experts, count) for (others, of_experts), count in sized])
+
+
+def _apart(strategy: Strategy, tp: int) -> Strategy:
+    """Of so many devices that share operators, and of all others as ranks of data parallelism: what a tower divides."""
+    dp, sizes = strategy.dp * strategy.cp * strategy.tp // tp, (strategy.micro_batch, strategy.micro_batches)
+    return Strategy(
+        micro_batch=sizes[0],
+        global_batch=dp * sizes[0] * sizes[1],
+        tp=tp,
+        dp=dp,
+        pp=strategy.pp,
+        vp=strategy.vp,
+        schedule=strategy.schedule,
+        precision=strategy.precision,
+    )

@@ -67,10 +67,12 @@ class Shares:
     Attributes:
         strategies: [B] that divide layers alike but for micro-batches, cp and ep.
         widening: bytes of an element over those of the element that quantities are counted in.
+        sizes: [B] samples of a micro-batch; none given are the strategies'. Of a tower they may be parts of samples.
     """
 
     strategies: Sequence[Strategy]
     widening: float = 1.0
+    sizes: tuple[float, ...] = ()
 
     @property
     def strategy(self) -> Strategy:
@@ -80,7 +82,7 @@ class Shares:
     @cached_property
     def samples(self) -> FloatArray:
         """[B] of a micro-batch."""
-        return np.array([strategy.micro_batch for strategy in self.strategies], np.float64)
+        return np.array(self.sizes or [strategy.micro_batch for strategy in self.strategies], np.float64)
 
     @cached_property
     def ep(self) -> FloatArray:

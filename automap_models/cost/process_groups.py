@@ -153,6 +153,10 @@ class ProcessGroup(NamedTuple):
         return self.gather_s(self.size * own_bytes)
 
 
+ALONE = ProcessGroup(1, 1, 1, 0, 1.0, 1.0)
+"""A device without others."""
+
+
 class Message(NamedTuple):
     """What all devices of a rank of the pipeline send to those of another one at once.
 
@@ -187,6 +191,8 @@ class ProcessGroups(NamedTuple):
         replicas: that hold the same part of what such a group divides.
         messages: [pp·vp-1] between two virtual stages.
         ends: between the first and the last rank of the pipeline, where each device has its partner's weights.
+        tower, embeddings: that share the operators of a tower of images with a division of its own, and that gather
+            what all of them make of a micro-batch; a device alone where it has none.
     """
 
     tensor: ProcessGroup
@@ -197,6 +203,8 @@ class ProcessGroups(NamedTuple):
     replicas: ProcessGroup
     messages: tuple[Message, ...]
     ends: Message
+    tower: ProcessGroup = ALONE
+    embeddings: ProcessGroup = ALONE
 
     def gather_s(self, others_bytes: float, experts_bytes: float, pieces: float = 1) -> float:
         """Seconds of gathering, or of reducing and scattering, weights or gradients without experts', and theirs."""

@@ -118,6 +118,7 @@ def require_fields(given: Mapping[str, Any], precisions: Sequence[Precision] = t
     for name, allowed, untold, do in (
         *((name, (1,), "operations that devices could share", operators) for name in ("tp", "cp", "ep")),
         ("sequence_parallel", (False,), "operations that devices could share", operators),
+        ("tower_tp", (None,), "operations that devices could share", operators),
         ("precision", precisions, "times of another type of elements", "give the model itself in it"),
         (
             "schedule",

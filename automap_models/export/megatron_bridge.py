@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from automap_models.core.framework import Divided
 from automap_models.core.strategy import ONCE_A_NODE, Precision, modules_of
 from automap_models.export import megatron
 from automap_models.export.model_blocks import BlockPlan, block_target
@@ -26,7 +27,19 @@ PRECISIONS: Mapping[Precision, str] = {
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
 """Precision → the name of its recipe (training/mixed_precision.py)."""
-LIMITS = replace(megatron.LIMITS, name=NAME, precisions=tuple(PRECISIONS))
+
+
+def images_over_cp(divided: Divided) -> bool:
+    """Images are divided among cp (`vision_dp_when_cp`)."""
+    return divided.tower_tp == divided.tp
+
+
+def images_apart(divided: Divided) -> bool:
+    """They are, or a tower has degrees of its own on the devices of a model without a pipeline and cp (MIMO)."""
+    return images_over_cp(divided) or divided.pp * divided.cp == 1
+
+
+LIMITS = replace(megatron.LIMITS, name=NAME, precisions=tuple(PRECISIONS), images_apart=images_apart)
 
 
 def write(plan: BlockPlan, path: Path) -> Written:
@@ -39,8 +52,10 @@ def write(plan: BlockPlan, path: Path) -> Written:
         group[keys[-1]] = value
     line = f"# {plan.model} for Megatron-Bridge, written by automap export: overrides of the recipe of this model\n"
     shape = plan.facts.shape
-    same = () if shape is None else (f"the recipe's seq_length, of the model and of the dataset, is {shape.sequence}",)
-    return Written(line + yaml.safe_dump(document, sort_keys=False, width=10_000), notes=same)
+    notes = [] if shape is None else [f"the recipe's seq_length, of the model and of the dataset, is {shape.sequence}"]
+    if plan.strategy.image_groups > 1 and not images_over_cp(plan.strategy):
+        notes.append(MIMO.format(plan.strategy.tower_tp, plan.strategy.dp * plan.strategy.image_groups))
+    return Written(line + yaml.safe_dump(document, sort_keys=False, width=10_000), notes=tuple(notes))
 
 
 def overrides(plan: BlockPlan) -> dict[tuple[str, ...], Any]:
@@ -60,6 +75,9 @@ def overrides(plan: BlockPlan) -> dict[tuple[str, ...], Any]:
         "recompute_method": "uniform" if full else None,
         "recompute_num_layers": 1 if full else None,
     }
+    reads_images = plan.facts.shape is not None and plan.facts.shape.images
+    if s.cp > 1 and (reads_images or s.image_groups > 1):
+        model |= {"vision_dp_when_cp": s.image_groups > 1}
     if plan.offloaded:
         model |= {"cpu_offloading": True, "cpu_offloading_num_layers": plan.offloaded}
     if s.dispatcher is not None and s.ep > 1:
@@ -80,6 +98,10 @@ def overrides(plan: BlockPlan) -> dict[tuple[str, ...], Any]:
     return written | {("mixed_precision",): PRECISIONS.get(s.precision)}
 
 
+MIMO = (
+    "the recipe has one tp: a MegatronMIMOParallelismConfig gives the tower tensor_model_parallel_size {} and "
+    "data_parallel_size {} on all ranks"
+)
 INSTANCES = "num_distributed_optimizer_instances"
 COUNTS = {
     name: argument[2:].replace("-", "_")

@@ -250,6 +250,7 @@ def _changes(before: Strategy, after: Strategy) -> Iterator[str]:
         "cp",
         "ep",
         "etp",
+        "tower_tp",
         "pp",
         "dp",
         "dp_replicate",
@@ -266,16 +267,19 @@ def _changes(before: Strategy, after: Strategy) -> Iterator[str]:
     for name in names:
         old, new = getattr(before, name), getattr(after, name)
         if old != new:
-            yield f"{name} {_words(new)} instead of {_words(old)}"
+            usual = "all" if name == "recompute_blocks" else "as usual"
+            yield f"{name} {_words(new, usual)} instead of {_words(old, usual)}"
     if before.layers != after.layers and after.layers is not None:
         yield f"layers {_words(after.layers)} instead of {_words(before.layers)}"
 
 
-def _words(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else "all" if value is None else str(value)
+def _words(value: Any, usual: str = "") -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else usual if value is None else str(value)
 
 
 def _degrees(s: Strategy, limits: Limits, _: ModelFacts) -> Strategy:
+    if s.tower_tp is not None and not limits.images_apart(s):
+        s = replace(s, tower_tp=None)
     if s.ep > 1 and "ep" in limits.undivided:
         s = replace(s, ep=1)
     if s.cp > 1 and "cp" in limits.undivided:
@@ -307,7 +311,8 @@ def _divisors(s: Strategy, limits: Limits, facts: ModelFacts) -> Strategy:
             and limits.degrees_objection(Degrees(**{name: n}, sequence_parallel=s.sequence_parallel), facts) is None
         ]
         if fits and fits[-1] < degree:
-            s = _with_ranks(s, s.dp * degree // fits[-1], **{name: fits[-1], "etp": 1 if s.etp == 1 else None})
+            others = {"etp": 1 if s.etp == 1 else None, "tower_tp": None if name == "tp" else s.tower_tp}
+            s = _with_ranks(s, s.dp * degree // fits[-1], **{name: fits[-1]}, **others)
     return s
 
 

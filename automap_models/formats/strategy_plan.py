@@ -72,6 +72,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "imbalance": estimate.imbalance,
         "strategy": {**asdict(estimate.strategy), "micro_batches": estimate.strategy.micro_batches},
         "stage_layers": list(estimate.stage_layers),
+        "modules": [module._asdict() for module in estimate.modules],
         **{key: getattr(estimate, key) for key in ("step_s", "tokens_per_s_per_device", "mfu", "bubble_rate")},
         "parts": {f"{name}_s": value for name, value in estimate.parts._asdict().items()},
         "parts_rank": estimate.parts_rank,

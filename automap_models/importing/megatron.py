@@ -81,6 +81,8 @@ def setting_of(given: Arguments, vocabulary: int | None, program: str = "pretrai
     fields: dict[str, Any] = {name: count for name, argument in COUNTS.items() if (count := given.count(argument))}
     layers = given.count(LAYERS, 1000)
     fields |= _stages(given, fields.get("pp", 1), layers) | _recomputation(given, fields)
+    if "--vision-dp-when-cp" in given and fields.get("cp", 1) > 1:
+        fields["tower_tp"] = fields.get("tp", 1)
     fields["zero"] = int("--use-distributed-optimizer" in given)
     fields["sequence_parallel"] = "--sequence-parallel" in given and fields.get("tp", 1) > 1
     fields["precision"] = _precision(given)

@@ -94,6 +94,8 @@ class Setting:
         micro_batches = fields.pop("micro_batches", 1)
         fields.setdefault("global_batch", fields["dp"] * fields["micro_batch"] * micro_batches)
         _require_count(fields["global_batch"], "global_batch")
+        if fields.get("ep", 1) == 1 and fields.get("etp") == fields.get("tp", 1):
+            del fields["etp"]  # as it is where nobody says; files of models without experts say it, too
         strategy = Strategy(**fields)
         if strategy.devices != devices:
             what = f"tp {strategy.tp} × cp {strategy.cp} × pp {strategy.pp} × dp {strategy.dp} are {strategy.devices}"

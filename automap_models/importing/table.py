@@ -22,6 +22,7 @@ from automap_models.errors import BadInput
 from automap_models.export.accelerate import LIMITS as ACCELERATE
 from automap_models.export.deepspeed import LIMITS as DEEPSPEED
 from automap_models.export.megatron import LIMITS as MEGATRON
+from automap_models.export.megatron_bridge import images_over_cp
 from automap_models.importing import config_arguments, verl
 from automap_models.importing.documents import FALSE, Document, Path, count_at, parse, tables, text_of, unread, value_at
 from automap_models.importing.setting import Setting, contradiction
@@ -36,6 +37,7 @@ LIMITS = {
     "fsdp": FSDP,
     "deepspeed": DEEPSPEED,
     "megatron": replace(MEGATRON, any_training=True),
+    "megatron-bridge": replace(MEGATRON, any_training=True, images_apart=images_over_cp),
 }
 BATCHES = ("global_batch", "micro_batch", "micro_batches")
 DEGREES = ("tp", "cp", "pp", "ep", "zero")

@@ -283,7 +283,7 @@ class DoctorRequest:
 DOCTOR_FIELDS = ("micro_batch", "global_batch", "recompute")
 """Fields of a strategy that a file of another program may leave to something else."""
 FIELDS = (
-    *("tp", "pp", "dp", "dp_replicate", "vp", "cp", "ep", "etp"),
+    *("tp", "pp", "dp", "dp_replicate", "vp", "cp", "ep", "etp", "tower_tp"),
     *("micro_batch", "recompute", "zero", "sequence_parallel", "precision", "dispatcher", "offload", "layers"),
 )
 """Fields of a strategy that are options; `schedule` and `global_batch` are of plans of stages, too."""

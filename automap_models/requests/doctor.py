@@ -207,7 +207,7 @@ def _fixed(request: DoctorRequest, setting: Setting, strategy: Strategy | None) 
     """Fields that the file has no words for, and those that a better setting leaves alone."""
     usual = {field.name: field.default for field in fields(Strategy)}
     for name in FREE:
-        if name in setting.searched or name in ("layers", "recompute_blocks", "etp", "micro_batch", "dp"):
+        if name in setting.searched or name in ("layers", "recompute_blocks", "etp", "tower_tp", "micro_batch", "dp"):
             continue
         value = {**usual, **setting.fields, **request.fields}[name]
         if value is not None:

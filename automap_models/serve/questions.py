@@ -84,6 +84,7 @@ class Question(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     cp: Number | None = None
     ep: Number | None = None
     etp: Number | None = None
+    tower_tp: Number | None = None
     micro_batch: Number | None = None
     schedule: str | None = None
     recompute: Recompute | Kinds | None = None

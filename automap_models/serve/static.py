@@ -41,10 +41,10 @@ USUAL: Mapping[str, object] = {
 """Field → the value that the page does not say, as LANES of app.js has it; other fields are chosen where not given."""
 CLEARS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("pp", "vp", "schedule", "recompute"), ("layers", "recompute_blocks")),
-    **{"tp": ("etp",), "ep": ("etp", "dispatcher"), "zero": ("dp_replicate",)},
+    **{"tp": ("etp", "tower_tp"), "cp": ("tower_tp",), "ep": ("etp", "dispatcher"), "zero": ("dp_replicate",)},
 }
 """Field → what means nothing beside another value of it, as CLEARS of app.js has it."""
-SEARCHED = (*USUAL, "vp", "schedule", "layers", "recompute_blocks", "etp", "dispatcher")
+SEARCHED = (*USUAL, "vp", "schedule", "layers", "recompute_blocks", "etp", "tower_tp", "dispatcher")
 """Fields of the best strategy that the page takes."""
 
 

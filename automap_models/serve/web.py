@@ -150,6 +150,7 @@ class PagePrice(StrategyDocument, kw_only=True):
 
     device: str
     imbalance: float
+    modules: list[dict[str, int | str]]
     step_s: float
     tokens_per_s_per_device: float
     mfu: float

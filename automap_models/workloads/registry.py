@@ -109,11 +109,13 @@ def sized(
     sequence: int | None = None,
     dtype: str | None = None,
     dropout: bool = False,
+    images: int | None = None,
+    mtp: int | None = None,
 ) -> SizedModel:
     """A workload with its sizes; arguments and errors are those of `build`.
 
     Args:
-        dropout: whether the model has the dropout that its config.json says.
+        dropout, images, mtp: of a model with a config.json, see config_parts.ConfigOptions.
     """
     workload = workload_of(name)
     batch, dtype = _checked(workload.batch if batch is None else batch, dtype or workload.dtype)
@@ -121,13 +123,16 @@ def sized(
     labels = (batch,) if length is None else (batch, length)
     full_name = canonical(name) or name
     if workload.architecture is None:
-        from .config_json import read_config
+        from .config_json import decode_config
 
-        model = read_config(PUBLISHED / f"{full_name}.json", dropout=dropout, sequence=length)._replace(name=full_name)
+        options = {"dropout": dropout, "sequence": length, "images": images, "mtp": mtp}
+        content = (PUBLISHED / f"{full_name}.json").read_bytes()
+        model = decode_config(content, full_name, where=full_name, **options)
         return configured(model, batch=batch, sequence=length, dtype=dtype)
-    if dropout:
-        do = "leave it out, or give the model's config.json"
-        raise BadInput(f"{name} is built in without it", where="`dropout`", do=do)
+    for option, given in {"dropout": dropout, "images": images, "mtp": mtp}.items():
+        if given:
+            do = "leave it out, or give the model's config.json"
+            raise BadInput(f"{name} is built in without it", where=f"`{option}`", do=do)
     module, _, constant = workload.architecture.partition(":")
     if module != "sizes":
         require_jax(name)

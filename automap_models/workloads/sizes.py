@@ -477,6 +477,8 @@ def transformer_shape(sizes: Transformer, name: str, sequence: int) -> Transform
         vocabulary=sizes.vocabulary,
         outputs=sizes.classes if isinstance(sizes, DecoderConfig) else None,
         tower_heads=tower.encoder.heads if tower else None,
+        images=tower.images if tower else None,
+        tower_layers=(tower and len(tower.further)) or None,
         mtp_layers=(isinstance(sizes, DecoderConfig) and sizes.predicting_layers) or None,
         experts=mixture.experts if mixture else (isinstance(sizes, T5Config) and sizes.experts) or None,
     )

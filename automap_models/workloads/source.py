@@ -51,7 +51,7 @@ class SourceKind(Enum):
 
     PROFILE = "is a profile, with times and sizes of its own"
     MODULE = "is an HLO file, with shapes of its own"
-    WORKLOAD = "is a built-in JAX model"
+    WORKLOAD = "is a built-in model"
     CONFIG = "is a Hugging Face config, built as a JAX model"
     FACTORY = "is a factory"
 
@@ -60,7 +60,7 @@ MODELS = (SourceKind.WORKLOAD, SourceKind.CONFIG, SourceKind.FACTORY)
 """Kinds of sources that are built and traced."""
 BUILT = (SourceKind.WORKLOAD, SourceKind.CONFIG)
 """Kinds of sources that we build ourselves."""
-OF_KINDS = {"dropout": BUILT, "images": (SourceKind.CONFIG,), "mtp": (SourceKind.CONFIG,)}
+OF_KINDS = {"dropout": BUILT, "images": BUILT, "mtp": BUILT}
 """Option of a model that is read → the kinds of sources that have it."""
 STEPS = (SourceKind.MODULE, *MODELS)
 """Kinds of sources that have operations."""
@@ -77,7 +77,7 @@ class Source:
         dtype: that the layers compute in.
         trainable: patterns of an HLO file's trainable parameters.
         dropout: whether the model has the dropout that its config.json says.
-        images, mtp: of a config.json, see workloads.config_parts.ConfigOptions.
+        images, mtp: see workloads.config_parts.ConfigOptions.
         model: what the factory returned, where that is there already; `what` is then its name.
     """
 
@@ -224,13 +224,12 @@ def transformer(source: Source) -> SizedModel:
 
 def _built(source: Source) -> SizedModel:
     """The built-in model, or the one of a config.json, with its sizes."""
+    options = {"dropout": source.dropout, "images": source.images, "mtp": source.mtp}
     if source.kind is not SourceKind.CONFIG:
-        return sized(source.what, **source.sizes, dropout=source.dropout)
+        return sized(source.what, **source.sizes, **options)
     from automap_models.workloads.config_json import read_config
 
-    options = {"sequence": source.sequence, "images": source.images, "mtp": source.mtp}
-    model = read_config(source.what, dropout=source.dropout, **options)
-    return configured(model, **source.sizes)
+    return configured(read_config(source.what, sequence=source.sequence, **options), **source.sizes)
 
 
 def notes_of(source: Source, *, traced: bool = True) -> tuple[str, ...]:

@@ -44,9 +44,9 @@ _ALIKE = """
     granularity max_stages measure mesh micro_batches model microbatch_size min_gain min_stage nodes objective out
     pieces plan planner policy rules schedule sequence split split_passes stages state_factor thorough
     trainable verify devices price reserve seed warm_start
-    runtime tp pp dp dp_replicate vp cp ep etp micro_batch recompute zero sequence_parallel precision dispatcher offload
-    layers check snap to topo also pull optimizer states freeze lora quantize loss packed tokens gpu_hour
-    max_cost minimize deadline mtbf checkpoint restart images mtp imbalance ignore set vocabulary
+    runtime tp pp dp dp_replicate vp cp ep etp tower_tp micro_batch recompute zero sequence_parallel precision
+    dispatcher offload layers check snap to topo also pull optimizer states freeze lora quantize loss packed tokens
+    gpu_hour max_cost minimize deadline mtbf checkpoint restart images mtp imbalance ignore set vocabulary
     port host allow_remote static models clusters launch
 """
 _DESTINATIONS = {f"--{word.replace('_', '-')}": name for word, name in FIELD_OF.items()}
@@ -293,8 +293,8 @@ STEP = """
     --sequence N         tokens in a sample
     --dtype NAME         type that the layers compute in: float32, bfloat16, float16
     --dropout            of bert and its relatives, bloom and gpt2: as much as the config.json says
-    --images N           of a sample, for a config.json with a tower of images (default 1; 0: text alone)
-    --mtp N              layers that predict further tokens (default: as many as the config.json says)
+    --images N           of a sample, for a model with a tower of images (default 1; 0: text alone)
+    --mtp N              layers that predict further tokens (default: as many as the model's config.json says)
     --trainable PATTERN  of HLO files: parameters that are trained, such as 'params/*'; may be repeated
 """
 """Options: which training step is meant."""

@@ -412,6 +412,10 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
         yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
     if not estimate.facts.training.is_full:
         yield "trains", str(estimate.facts.training)
+    for module in estimate.modules:
+        last, degrees = module.first_device + module.devices - 1, module._asdict()
+        divided = [f"{name} {degrees[name]}" for name in ("tp", "cp", "pp", "dp") if degrees[name] > 1]
+        yield module.name, f"devices {module.first_device} to {last}: {', '.join(divided) or 'each alone'}"
     dispatcher = estimate.strategy.dispatcher
     if estimate.strategy.ep > 1 and dispatcher in ONCE_A_NODE:
         yield "experts", f"{ONCE_A_NODE[dispatcher]} has to be installed; --dispatcher alltoall plans without it"

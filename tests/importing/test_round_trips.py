@@ -34,6 +34,8 @@ def drawn(rng: Rng) -> Strategy:
     if rng.random() < 0.4:
         ep = int(rng.choice([2, 4]))
         shared |= {"ep": ep, "dispatcher": str(rng.choice(["alltoall", "allgather", "deepep", "hybridep"]))}
+    if shared["cp"] > 1 and rng.random() < 0.4:
+        shared["tower_tp"] = strategy.tp
     if rng.random() < 0.2:
         shared["offload"] = "optimizer"
     if rng.random() < 0.3:
@@ -55,6 +57,7 @@ def comparable(target: str, s: Strategy) -> Strategy:
         "sequence_parallel": s.sequence_parallel and s.tp > 1,
         "dispatcher": s.dispatcher if shared and target.startswith("megatron") else None,
         "schedule": s.schedule if s.stages > 1 else "1f1b",
+        "tower_tp": s.tower_tp if target == "megatron-bridge" else None,
     }
     if s.offload == "optimizer":  # of one device all stages of ZeRO are alike
         fields["zero"] = s.zero if s.dp * s.cp > 1 else 3
@@ -129,7 +132,9 @@ def test_what_is_exported_is_read_as_it_was_drawn(name: str, draws: int, tmp_pat
     for _ in range(draws * MOST_DRAWN):
         strategy = drawn(rng)
         if name == "deepspeed" and strategy.pp == 1:
-            strategy = replace(strategy, tp=1, ep=1, dispatcher=None)  # its users divide the operators themselves
+            strategy = replace(
+                strategy, tp=1, ep=1, tower_tp=None, dispatcher=None
+            )  # its users divide the operators themselves
         if name in ("deepspeed", "galvatron"):
             strategy = replace(strategy, dp_replicate=1)
         if name == "galvatron":  # has neither, so that few of the drawn ones would be left

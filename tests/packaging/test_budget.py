@@ -23,12 +23,12 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_252, 37),
-    "cost": (4_186, 20),
+    "core": (8_326, 37),
+    "cost": (4_241, 20),
     "envs": (1_509, 12),
-    "export": (2_502, 17),
-    "formats": (5_385, 21),
-    "importing": (2_299, 16),
+    "export": (2_529, 17),
+    "formats": (5_386, 21),
+    "importing": (2_305, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
     "planners/online": (309, 3),
@@ -37,23 +37,23 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (3_965, 15),
+    "planners/strategies": (3_999, 15),
     "plots": (1_236, 9),
     "requests": (2_933, 15),
     "rl": (960, 9),
-    "serve": (1_147, 7),
+    "serve": (1_149, 7),
     "run": (4_713, 24),
     "simulate": (1_819, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_146, 35),
+    "workloads": (6_152, 35),
     "zoo": (1, 1),
-    "infer": (6_135, 37),
+    "infer": (6_141, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_401, 34),
+    "benchmarks": (6_495, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_310, "files": 430, "compiled": 76, "numbers": 277}
+TOTALS = {"lines": 79_521, "files": 430, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

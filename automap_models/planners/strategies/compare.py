@@ -20,7 +20,7 @@ from itertools import combinations
 from typing import Any
 
 from automap_models.core.estimate import Estimate
-from automap_models.core.framework import Limits
+from automap_models.core.framework import Limits, ModelFacts
 from automap_models.core.result import TIE, Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.strategy import Strategy
@@ -48,6 +48,7 @@ KINDS = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
 """Degree of a strategy → the kind of parallelism."""
 CHOICES: Mapping[str, Mapping[str, Any]] = {
     "with all-to-all": {"dispatcher": "alltoall"},
+    "with all images on every device": {"tower_tp": None},
     "without recomputation": {"recompute": "none"},
     "without ZeRO": {"zero": 0},
     "with ZeRO over all ranks": {"dp_replicate": 1},
@@ -110,7 +111,8 @@ class Comparisons:
         min_gain: float = DEFAULT_MIN_GAIN,
     ) -> None:
         self.result, self.problem, self.watch, self.min_gain = result, result.problem, watch, min_gain
-        self.frameworks = {} if result.problem.within is not None or frameworks is None else _distinct(frameworks)
+        competing = result.problem.within is None and frameworks is not None
+        self.frameworks = _distinct(frameworks or {}, result.problem.work.facts) if competing else {}
         self.budget_s = 0.25 * config.budget_s if budget_s is None else budget_s
         self.short = replace(config, gap=max(config.gap, 0.02), budget_s=self.budget_s / 32)
         self.deadline = Deadline(self.budget_s, effort.counted_s)
@@ -442,11 +444,13 @@ def kind_of(strategy: Strategy) -> str:
     return listed((["data"] if strategy.dp > 1 or not used else []) + used)
 
 
-def _distinct(frameworks: Mapping[str, Limits]) -> dict[str, Limits]:
+def _distinct(frameworks: Mapping[str, Limits], facts: ModelFacts) -> dict[str, Limits]:
     """Those that do not take, in whatever precision, just what one before them does: another front of its program."""
-    programs: list[Limits] = []
+    programs = list[Limits]()
+    of_text = facts.shape is None or facts.shape.images is None
+    passed = ("name", "precisions", *["images_apart"] * of_text)
     for limits in frameworks.values():
-        alike = (replace(limits, name=one.name, precisions=one.precisions) == one for one in programs)
+        alike = (replace(limits, **{name: getattr(one, name) for name in passed}) == one for one in programs)
         programs += [] if any(alike) else [limits]
     return {limits.name: limits for limits in programs}
 

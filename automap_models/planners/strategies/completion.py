@@ -170,6 +170,9 @@ class Completions:
     def least(self, stage: int) -> int:
         """Blocks that a virtual stage has at least: at the ends of the model none, where these hold parameters."""
         inner = self.problem.within is not None and self.problem.within.cuts == "inner blocks"
+        read = self.pricing.work.shape.tower_layers or 0
+        if stage == 0 and read:
+            return min(read, self.blocks.size)
         if inner or stage not in (0, self.strategy.stages - 1):
             return 1
         costs, layer = self.costs.costings[0].of_layers, self.order[0 if stage == 0 else -1]

@@ -14,6 +14,8 @@ Left out is what a strategy on the grid is never slower and never fuller than, u
                                   parallelism are as many tokens a device: keys and values go less far, and all else
                                   takes the same but for position tables (1e-4 of a step)
 
+    a tower of images beside cp    all images on every device of cp, where these can encode different ones
+
 Groups of ranks within which ZeRO divides are on the grid where they are asked for, and tried beside the best strategy.
 Experts that are whole where ep divides dp (etp 1) are on the grid where they are asked for: of six searches of mixtures
 of experts none chose them.
@@ -72,6 +74,8 @@ class Grid:
         self.precision, self.dispatcher, self.offload = problem.precision, problem.dispatcher, problem.offload
         self.groups: int = problem.fixed.get("dp_replicate", 1)
         self.shape, self.devices, self.within = problem.work.shape, problem.cluster.devices, problem.within
+        # Between the ends none is empty; nor is the first one where its blocks read a tower.
+        self.most_stages = self.shape.layers + 2 - (self.shape.tower_layers or 0)
         self.divides_samples = bool({"cp", "dp", "micro_batch"} & set(self.fixed))
         self._choices: dict[tuple[int, int], Sequence[ScheduleChoice]] = {}
 
@@ -90,7 +94,7 @@ class Grid:
             samples, split = divmod(self.problem.global_batch, max(dp, 1))
             if odd or split or self.fixed.get("dp", dp) != dp or not self._splits_operators(tp):
                 continue
-            if shape.sequence % cp or pp > shape.layers + 2 or self.fixed.get("etp") not in (None, 1, tp):
+            if shape.sequence % cp or pp > self.most_stages or self.fixed.get("etp") not in (None, 1, tp):
                 continue
             etp = self.fixed.get("etp")
             folds = tp * cp * dp // (etp or 1)
@@ -99,17 +103,31 @@ class Grid:
             shares = self._values("sequence_parallel", (True, False) if tp > 1 else (False,))
             shares = [shared for shared in shares if not shared or shape.sequence % (tp * cp) == 0]
             for ep, micro_batch, shared in product(eps, micro_batches, shares):
-                degrees = Degrees(tp, cp, ep, pp, dp, micro_batch, shared, etp)
-                if self._has_degrees(degrees) and not self._splits_in_vain(degrees):
-                    yield degrees
+                for degrees in self._of_tower(Degrees(tp, cp, ep, pp, dp, micro_batch, shared, etp)):
+                    if not self._splits_in_vain(degrees):
+                        yield degrees
+
+    def _of_tower(self, degrees: Degrees) -> Iterator[Degrees]:
+        """The same with each division of a tower of images that the model and the framework have."""
+        tp, cp, heads = degrees.tp, degrees.cp, self.shape.tower_heads or 0
+        several = degrees.micro_batch * (self.shape.images or 0) > 1
+        tower_tps = [*[tp] * (several and cp > 1), *[1] * (tp > 1 and (several or heads % tp > 0)), None]
+        divided = [
+            degrees._replace(tower_tp=tower_tp)
+            for tower_tp in self._values("tower_tp", tower_tps)
+            if heads % (tower_tp or tp) == 0 and tp % (tower_tp or 1) == 0
+        ]
+        allowed = list(filter(self._has_degrees, divided))
+        apart = cp > 1 and any(d.tower_tp == tp for d in allowed)  # then no device of cp has to encode all images
+        yield from (d for d in allowed if not apart or d.tower_tp is not None)
 
     def _splits_in_vain(self, degrees: Degrees) -> bool:
         """Whether sequences are split that could be whole, with smaller micro-batches on more ranks."""
-        tp, cp, ep, pp, dp, micro_batch, shared, etp = degrees
+        cp, dp, micro_batch = degrees.cp, degrees.dp, degrees.micro_batch
         if self.divides_samples or (common := gcd(cp, micro_batch)) == 1:
             return False
         for n in divisors(common)[1:]:
-            fewer = Degrees(tp, cp // n, ep, pp, dp * n, micro_batch // n, shared, etp)
+            fewer = degrees._replace(cp=cp // n, dp=dp * n, micro_batch=micro_batch // n)
             alike = fewer.expert_tensor == degrees.expert_tensor and self.zeros_of(fewer) == self.zeros_of(degrees)
             if alike and self._has_degrees(fewer):
                 return True
@@ -118,7 +136,7 @@ class Grid:
     def _splits_operators(self, tp: int) -> bool:
         shape = self.shape
         keys = shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0
-        return not (shape.heads % tp or shape.ffn % tp or (shape.tower_heads or tp) % tp) and keys
+        return not (shape.heads % tp or shape.ffn % tp) and keys
 
     def _has_degrees(self, degrees: Degrees) -> bool:
         if self.problem.most_ranks is not None and degrees.pp > self.problem.most_ranks:
@@ -170,22 +188,27 @@ class Grid:
                 return ()
         schedule = self.fixed.get("schedule")
         names = (schedule,) if schedule else self.problem.work.schedules
-        choices = _schedules(pp, micro_batches, self.shape.layers, names, virtual)
+        choices = _schedules(pp, micro_batches, self.most_stages, names, virtual)
         within = self.within
         if within is not None:
             choices = tuple(
                 choice
                 for choice in choices
                 if within.schedule_objection(choice.schedule, pp, micro_batches, choice.vp) is None
-                and (within.cuts != "inner blocks" or pp * choice.vp <= self.shape.layers)
+                and (within.cuts != "inner blocks" or pp * choice.vp <= min(self.shape.layers, self.most_stages - 1))
             )
         without = self.problem.without
         return [
             choice
             for choice in choices
-            if (UNEQUAL not in without or self.shape.layers % (pp * choice.vp) == 0)
+            if (UNEQUAL not in without or self._is_even(pp * choice.vp))
             and (SPLIT not in without or choice.schedule not in SPLITTING or pp * choice.vp == 1)
         ]
+
+    def _is_even(self, stages: int) -> bool:
+        """Whether virtual stages can be equally large, and the first one has what reads a tower."""
+        count, odd = divmod(self.shape.layers, stages)
+        return not odd and count >= (self.shape.tower_layers or 0)
 
     def costs(self, shared: SharedCosts, degrees: Degrees, zero: int) -> RankCosts:
         """Of ranks with a stage of ZeRO, whatever the schedule; what was asked for lately is at hand."""
@@ -216,6 +239,7 @@ class Grid:
             cp=d.cp,
             ep=d.ep,
             etp=d.etp,
+            tower_tp=d.tower_tp,
             schedule=subspace.choice.schedule,
             zero=subspace.zero,
             sequence_parallel=d.sequence_parallel,
@@ -228,7 +252,7 @@ class Grid:
 
 @lru_cache(maxsize=4096)
 def _schedules(
-    pp: int, micro_batches: int, layers: int, names: tuple[str, ...], virtual: int | None
+    pp: int, micro_batches: int, most_stages: int, names: tuple[str, ...], virtual: int | None
 ) -> tuple[ScheduleChoice, ...]:
     if pp == 1 and len(names) > 1 and virtual in (None, 1):
         names = (DEFAULT_SCHEDULE,)
@@ -237,7 +261,7 @@ def _schedules(
         given = virtual or SCHEDULES[name].virtual  # where it is open, these are tried:
         for vp in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16) if given is None else (given,):
             longer_warm_up = name == "interleaved" and vp == 1 and len(names) > 1  # than 1f1b has, and else the same
-            if pp * vp <= layers + 2 and not longer_warm_up:
+            if pp * vp <= most_stages and not longer_warm_up:
                 with suppress(BadInput):
                     require_runnable(name, pp, micro_batches, vp)
                     choices.append(ScheduleChoice(name, vp))

@@ -22,10 +22,10 @@ const WORDS = {
 const TRAINING = ["lora", "freeze", "packed", "quantize", "loss", "optimizer", "states"];
 const INPUTS = ["model", "cluster", "sequence", "global_batch", "runtime", "config", ...TRAINING];
 const COUNTS = ["sequence", "global_batch", "packed"];
-const EXACT = ["layers", "recompute_blocks", "dispatcher"]; // what a search finds and no control says
+const EXACT = ["layers", "recompute_blocks", "dispatcher", "tower_tp"]; // what a search finds and no control says
 const CLEARS = { // a field → what a search found that means nothing beside another value of it
   model: [...EXACT, "etp"], config: [...EXACT, "etp", "profile"], profile: [...EXACT, "etp", "config", "sequence"], cluster: [...EXACT, "etp", "dp_replicate"], pp: ["layers", "recompute_blocks"], vp: ["layers", "recompute_blocks"],
-  schedule: ["layers", "recompute_blocks"], tp: ["etp"], zero: ["dp_replicate"], ep: ["etp", "dispatcher"], recompute: ["recompute_blocks"],
+  schedule: ["layers", "recompute_blocks"], tp: ["etp", "tower_tp"], cp: ["tower_tp"], zero: ["dp_replicate"], ep: ["etp", "dispatcher"], recompute: ["recompute_blocks"],
 };
 const PARTS = {
   compute_s: "compute", recompute_s: "recomputation", tensor_parallel_s: "tensor parallelism", context_parallel_s: "context parallelism",
