@@ -91,15 +91,18 @@ def _steps(
 ) -> list[FloatArray]:
     """[c] seconds of each of some ranks with each of their c schedules, in such a room."""
     strategies = [costs.strategy for costs, *_ in entries]
-    amounts = [_amounts(costs, problem, costs.undominated(recompute)) for costs, *_ in entries]
-    most = max(work_s.size for work_s, *_ in amounts)
-    padding = [[*range(work_s.size), *[0] * (most - work_s.size)] for work_s, *_ in amounts]
-    work_s, saved = (np.stack([row[i][same] for row, same in zip(amounts, padding, strict=True)]) for i in range(2))
+    amounts = (_amounts(costs, problem, costs.undominated(recompute)) for costs, *_ in entries)
+    seconds, nbytes, once_s = zip(*amounts, strict=True)
+    most = max(of_kinds.size for of_kinds in seconds)
+    padding = [[*range(of_kinds.size), *[0] * (most - of_kinds.size)] for of_kinds in seconds]
+    work_s, saved = (
+        np.stack([of_kinds[same] for of_kinds, same in zip(rows, padding, strict=True)]) for rows in (seconds, nbytes)
+    )
     of_choices = [
         _of_choices(choices, s.pp, s.micro_batches) for s, (_, choices, _) in zip(strategies, entries, strict=True)
     ]
     counts, bubbles = map(np.concatenate, zip(*of_choices, strict=True))
-    columns = [room for *_, room in entries], [once_s for *_, once_s in amounts], [s.micro_batches for s in strategies]
+    columns = [room for *_, room in entries], once_s, [strategy.micro_batches for strategy in strategies]
     sizes = [bubble.size for _, bubble in of_choices]
     room, once_s, micro_batches = (np.repeat(column, sizes) for column in columns)
     work_s, saved = (np.repeat(amount, sizes, axis=0) for amount in (work_s, saved))
