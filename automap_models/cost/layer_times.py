@@ -120,8 +120,9 @@ class Shares:
         """[B, 2] parameters of a layer on a device, those of experts apart: others, and they."""
         if not amounts.values.size:
             return np.zeros((len(self.samples), 2))
-        values, of_experts = amounts.values * self.gathered[:, amounts.marks], (amounts.marks & Mark.EXPERTS) > 0
-        return np.stack([values[:, chosen].sum(axis=1) for chosen in (~of_experts, of_experts)], axis=1)
+        of_experts = (amounts.marks & Mark.EXPERTS) > 0
+        values = np.array([amounts.values * ~of_experts, amounts.values * of_experts])
+        return np.asarray(self.gathered[:, amounts.marks] @ values.T)
 
     def sizes_of(self, kernels: Kernels) -> FloatArray:
         """[B, n, 4] sizes of products on a device: how many, rows, columns, depth.
@@ -244,6 +245,8 @@ class StepClock:
 
     def _sums_s(self, sums: Amounts) -> FloatArray:
         """[B, m] all-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""
+        if self.strategy.tp == 1:
+            return np.zeros((len(self.groups), len(sums.values)))
         sums = self.shares.summed(sums)
         sent = sums.values * self.shares.gathered[:, sums.marks] * self.shares.widening
         all_reduce_s = [groups.tensor.all_reduce_s for groups in self.groups]
