@@ -174,7 +174,7 @@ def profile(
         measure: run the step on this machine and take its times instead.
         name: of the model.
         options: of measuring (`repeats`, `warmup`, `seed`); of a name (`batch`, `sequence`, `dtype`,
-            `dropout`, `images`, `mtp`), and `trainable`.
+            `dropout`, `images`, `image_tokens`, `mtp`), and `trainable`.
 
     Raises:
         BadInput: the model or an option cannot be used.
@@ -262,6 +262,7 @@ def price(
     sequence: int | None = None,
     dropout: bool = False,
     images: int | None = None,
+    image_tokens: int | None = None,
     mtp: int | None = None,
     runtime: Runtime | PathLike | None = None,
     **fields: Any,
@@ -277,13 +278,15 @@ def price(
         sequence, mtp: tokens of a sample, layers that predict further tokens; None is as the config.json says.
         dropout: whether the model has the dropout that its config.json says.
         images: of a sample, of a model with a tower of images; None is 1, 0 the language model alone.
+        image_tokens: of the text for each, in the mean, where they may have any size; None: of a million pixels.
         runtime: how the framework runs it: a record, a shipped one's name ("megatron", …) or a YAML file; None is as
             programs in general do.
 
     Raises:
         BadInput: an argument cannot be used, or the model or the cluster cannot be divided as the strategy says.
     """
-    source = source_of(model, None, ProfileOptions(sequence=sequence, dropout=dropout, images=images, mtp=mtp))
+    given = ProfileOptions(sequence=sequence, dropout=dropout, images=images, image_tokens=image_tokens, mtp=mtp)
+    source = source_of(model, None, given)
     of_strategy = {} if strategy is None else asdict(strategy)
     options = {**of_strategy, **fields_of("price", _OF_PLANS, fields), "runtime": runtime}
     with in_words():

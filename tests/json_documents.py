@@ -324,6 +324,7 @@ Searched = TypedDict(
         "command": NotRequired[str | None],
         "sizes": NotRequired[list[OfSize]],
         "choice": NotRequired[Choice],
+        "even_batch": NotRequired["Priced"],
     },
 )
 """`automap plan --tp …`: the best strategy, its proof, and what it was compared with."""

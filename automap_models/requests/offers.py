@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from automap_models.core.cluster import Cluster
@@ -22,8 +23,10 @@ from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.training_run import TrainingRun
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import SIZED, clusters_named
+from automap_models.planners.base import Watch
 from automap_models.planners.strategies.parts import Idle, Part, PartSearch, Searched
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
+from automap_models.planners.strategies.remedies import surely
 from automap_models.requests import PlanRequest, StrategyRequest
 
 
@@ -194,6 +197,31 @@ def chosen(request: StrategyRequest, offers: Sequence[Offer], min_gain: float = 
         return *charged(request, offer.problem, offer.part, step_s, min_gain), step_s
 
     return min(range(len(offers)), key=order)
+
+
+def with_even_batch(
+    offer: Offer, within: Limits | None, config: StrategiesConfig, watch: Watch, min_gain: float = DEFAULT_MIN_GAIN
+) -> Estimate | None:
+    """The best strategy found for all of a cluster with the nearest number of samples that its devices share evenly;
+    None where they share those that are asked for, others are a quarter more or less, or train no more tokens a second.
+
+    Args:
+        offer: of the cluster, or of a part.
+        within: a framework that trains its strategy.
+        config: of the search that came to it.
+    """
+    problem, result = offer.problem, offer.result
+    devices, batch = problem.cluster.devices, problem.global_batch
+    samples = round(batch / devices) * devices
+    if result is None or result.plan is None or samples == batch or abs(samples - batch) > batch / 4:
+        return None
+    even = replace(problem, global_batch=samples, within=within, start=(), below_s=math.inf)
+    short = replace(config, gap=max(config.gap, 0.02), budget_s=min(0.25 * config.budget_s, 2.0))
+    with suppress(BadInput):  # other fields that are given do not divide these samples either
+        cost: Estimate | None = surely(even, short, watch).cost
+        if cost is not None and cost.tokens_per_s * (1.0 - min_gain) > result.cost.tokens_per_s:
+            return cost
+    return None
 
 
 def choice_of(

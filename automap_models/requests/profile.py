@@ -23,6 +23,7 @@ from automap_models.hlo.step import TrainingStep
 from automap_models.planners.base import Progress, Watch
 from automap_models.requests import ExportRequest, PlanRequest, ProfileRequest, device_on
 from automap_models.workloads.source import (
+    OF_CONFIG,
     OF_KINDS,
     Begin,
     Source,
@@ -116,7 +117,7 @@ def sized_profile(path: Path, size: int | None = None) -> Profile:
     return sized(read_profile(path), size)
 
 
-OF_SOURCES = ("batch", "sequence", "dtype", "dropout", "trainable", "images", "mtp")
+OF_SOURCES = ("batch", "sequence", "dtype", "trainable", *OF_CONFIG)
 """Options that say which training step of a model by name is meant."""
 
 
@@ -130,6 +131,7 @@ class ProfileOptions:
     trainable: tuple[str, ...] = ()
     dropout: bool = False
     images: int | None = None
+    image_tokens: int | None = None
     mtp: int | None = None
     repeats: int | None = None
     warmup: int | None = None
@@ -146,8 +148,7 @@ def source_of(model: object, inputs: object, options: ProfileOptions) -> Source:
         foreign = (name for name, kinds in OF_KINDS.items() if kind not in kinds)
         if name := next((name for name in foreign if getattr(options, name) not in (None, False)), ""):
             raise BadInput(f"{what} {kind.value}", where=f"`{name}`", do="leave it out")
-        sizes = options.batch, options.sequence, options.dtype, options.trainable, options.dropout
-        return Source(what, kind, *sizes, images=options.images, mtp=options.mtp)
+        return Source(what, kind, **{name: getattr(options, name) for name in OF_SOURCES})
     for name in OF_SOURCES:
         if getattr(options, name) not in (None, False, ()):
             raise BadInput("is for the name of a model", where=f"`{name}`", do="leave it out: the model has its own")

@@ -60,6 +60,7 @@ from automap_models.requests.offers import (
     is_choice,
     offered,
     parts_beside,
+    with_even_batch,
 )
 from automap_models.requests.profile import profiled_model
 from automap_models.simulate.strategy import StrategyPricing, require_device
@@ -81,6 +82,8 @@ class StrategyResult(Result[StrategyProblem, Strategy]):
         model_s: wall-clock time of reading or profiling the model, before the search.
         sizes: results on all clusters that were asked for, where there are several.
         choice: why it is this one of them; None where nobody asks which is best.
+        even_batch: the best of all of its cluster with samples that the devices share evenly, where these would train
+            more tokens a second.
         stages: the best plan of stages, which is longer, where these were searched, too.
     """
 
@@ -88,6 +91,7 @@ class StrategyResult(Result[StrategyProblem, Strategy]):
     model_s: float = 0.0
     sizes: Sequence[Result[StrategyProblem, Strategy]] = ()
     choice: Choice | None = None
+    even_batch: Estimate | None = None
     stages: Candidate | None = None
 
     def __repr__(self) -> str:
@@ -237,11 +241,14 @@ def searched(
     result, choice = compared[number].result, None
     if choosing is not None and len(bounded) > 1:
         choice = choice_of(choosing, bounded, offers[number], result.cost.step_s, min_gain)
-    everything: dict[str, Any] = {**vars(result), "taken_s": time.perf_counter() - begun}
+    within = result.problem.within or next((training_limits()[name] for name in frameworks_of(result)), None)
+    even_batch = with_even_batch(offers[number], within, config, watch, min_gain)
     sizes = [_result(offer) for offer in offers if not offer.part.idle or offer is offers[number]]
     if choosing is None:
         sizes.sort(key=lambda one: one.problem.cluster.devices)
-    return StrategyResult(**everything, compared=compared[number], sizes=sizes if len(sizes) > 1 else (), choice=choice)
+    further: dict[str, Any] = {"compared": compared[number], "sizes": sizes if len(sizes) > 1 else ()}
+    further |= {"choice": choice, "even_batch": even_batch, "taken_s": time.perf_counter() - begun}
+    return StrategyResult(**{**vars(result), **further})
 
 
 def _result(offer: Offer) -> Searched:
@@ -311,12 +318,10 @@ def divides(source: Source) -> bool:
     Raises:
         BadInput: its config.json cannot be read, or an option is out of range.
     """
-    if isinstance(source.model, ModelWork):
-        return True
-    if source.kind not in BUILT:
-        return False
-    sizes = transformer(replace(source, images=None, mtp=None))  # what is wrong with these is said later
-    return isinstance(sizes.architecture, Transformer)
+    if (is_work := isinstance(source.model, ModelWork)) or source.kind not in BUILT:
+        return is_work
+    plain = replace(source, images=None, image_tokens=None, mtp=None)  # what is wrong with these is said later
+    return isinstance(transformer(plain).architecture, Transformer)
 
 
 def _priced(request: StrategyRequest, watch: Watch) -> Estimate:
@@ -470,6 +475,8 @@ def searched_document(result: StrategyResult) -> dict[str, Any]:
         document["command"], _ = command_line(result)
     if result.choice is not None:
         document["choice"] = asdict(result.choice)
+    if result.even_batch is not None:
+        document["even_batch"] = estimate_document(result.even_batch)
     if result.sizes:
         document["sizes"] = [
             {

@@ -129,8 +129,7 @@ def decode_config(content: bytes, name: str, *, where: str, **options: Any) -> C
         if isinstance(architecture.recurrence, SelectiveScan):
             of_parts.append("the scan counts by the bytes it moves: its exponentials, which take longer, are left out")
         notes = [*of_parts, *left_out(document, architecture.tower is not None), *notes]
-    elif meant.images or meant.mtp:
-        option = "images" if meant.images else "mtp"
+    elif option := next((name for name in ("images", "image_tokens", "mtp") if getattr(meant, name)), ""):
         raise BadInput(f"is not known for models of {family}", where=f"`{option}`", do="leave it out")
     return ConfiguredModel(
         name=name or family,

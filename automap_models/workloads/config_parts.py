@@ -21,12 +21,15 @@ class ConfigOptions(NamedTuple):
         dropout: whether the model has the dropout that the file says, which bert and gpt2 can have.
         sequence: tokens of a sample; None: see `ConfiguredModel`.
         images: of a sample; 0 leaves the tower out; None is 1.
+        image_tokens: of the text that stand for an image, in the mean, where a tower takes images of any size; None:
+            those of about a million pixels.
         mtp: layers that predict further tokens; None: as many as the file says.
     """
 
     dropout: bool = False
     sequence: int | None = None
     images: int | None = None
+    image_tokens: int | None = None
     mtp: int | None = None
 
 
@@ -90,8 +93,16 @@ def _tower(decoder: DecoderConfig, document: Mapping[str, Any], options: ConfigO
     if not 0 <= images <= 10_000:
         raise BadInput(f"must be 0 to 10000, is {images}", where="`images`")
     has_images = isinstance(document.get("vision_config"), dict)
-    tower = read_tower(document, decoder.width, images, where) if has_images and images else None
-    if options.images and tower is None:
+    size = options.image_tokens
+    if size is not None and not 1 <= size <= 100_000:
+        raise BadInput(f"must be 1 to 100000, is {size}", where="`image_tokens`")
+    tower = read_tower(document, decoder.width, (images, size), where) if has_images and images else None
+    if size and not images:
+        raise BadInput("is of images, and there are none", where="`image_tokens`", do="leave it out, or `images` 0")
+    if (options.images or size) and tower is None:
         what = "has a tower that is not known" if has_images else "has no tower of images"
-        raise BadInput(what, where=where, do="leave `images` out: the language model alone is priced")
+        do = f"leave `{'images' if options.images else 'image_tokens'}` out: the language model alone is priced"
+        if str(document.get("model_type")).endswith("_text"):
+            what, do = "is a language model alone", "give the config.json of the model with its images"
+        raise BadInput(what, where=where, do=do)
     return tower

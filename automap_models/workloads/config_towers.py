@@ -21,17 +21,21 @@ Qwen2.5-VL give one (MAX_PIXELS=1003520)."""
 _WORD = re.compile(r"(\w+?)(\+?)(?::(\w+))?")
 
 
-def read_tower(document: Mapping[str, Any], width: int, images: int, where: str) -> Tower | None:
+Images = tuple[int, int | None]
+"""Of a sample, and tokens of the text for each; None: as the file says, or of about USUAL_SIDE pixels a side."""
+
+
+def read_tower(document: Mapping[str, Any], width: int, images: Images, where: str) -> Tower | None:
     """The tower of a model's images; None where its family is not known.
 
     Args:
         document: the file.
         width: of the decoder.
-        images: of a sample.
+        images: see Images.
         where: its name, for messages.
 
     Raises:
-        BadInput: it lacks a size, or sizes do not fit each other.
+        BadInput: it lacks a size, sizes do not fit each other, or all its images have as many tokens.
     """
     vision: dict[str, Any] = document["vision_config"]
     kind, described = str(document.get("model_type")), families("towers.yaml")
@@ -50,17 +54,22 @@ def read_tower(document: Mapping[str, Any], width: int, images: int, where: str)
 def read_image(encoder: Family, values: Mapping[str, Any], where: str) -> ConfiguredSizes:
     """An encoder of images as a model of its own, which classifies; arguments and errors are those of `read_family`."""
     sizes = FamilySizes(encoder, convert(values, encoder.schema(), where=where, do="check the file"), where)
-    model = ImageConfig(_tower(sizes, encoder, encoder, 0, 1), sizes.labels, sizes.get("read", 1))
+    model = ImageConfig(_tower(sizes, encoder, encoder, 0, (1, None)), sizes.labels, sizes.get("read", 1))
     return ConfiguredSizes(model, None, False, sizes.dtype)
 
 
-def _tower(sizes: FamilySizes, encoder: Family, outer: Family, text: int, images: int) -> Tower:
+def _tower(sizes: FamilySizes, encoder: Family, outer: Family, text: int, images: Images) -> Tower:
     """With these sizes."""
     patch, merge = _first(sizes["patch"]), _first(sizes.get("merge_side")) or 1
-    side = _first(sizes.get("image") if "positions" not in sizes else None)
-    side = side or max(1, round(USUAL_SIDE / (patch * merge))) * patch * merge
+    (count, tokens), fixed = images, _first(sizes.get("image") if "positions" not in sizes else None)
+    side = fixed or max(1, round(USUAL_SIDE / (patch * merge))) * patch * merge
     patches, extra = (side // patch) ** 2, sizes["extra"]
-    if (side // patch) % merge:
+    if tokens is not None:
+        if fixed or "pool" in outer.projector:
+            what = "all images have as many tokens as the sizes of vision_config make"
+            raise BadInput(what, where="`image_tokens`", do="leave it out")
+        side, patches = round(tokens**0.5 * merge * patch), tokens * merge**2
+    elif (side // patch) % merge:
         what = f"an image has {side // patch} patches a side, of which {merge} do not become one"
         raise BadInput(what, where=sizes.where, do="check the sizes of vision_config")
     position_side = sizes.get("position_side")
@@ -74,7 +83,7 @@ def _tower(sizes: FamilySizes, encoder: Family, outer: Family, text: int, images
     ]
     return Tower(
         encoder=_encoder(sizes),
-        images=images,
+        images=count,
         side=side,
         patches=patches,
         patch_numbers=sizes["channels"] * patch**2 * (_first(sizes.get("frames")) or 1),

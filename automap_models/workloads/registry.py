@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from automap_models.core.tuning import FULL, Training
 from automap_models.errors import BadInput
@@ -108,14 +108,12 @@ def sized(
     batch: int | None = None,
     sequence: int | None = None,
     dtype: str | None = None,
-    dropout: bool = False,
-    images: int | None = None,
-    mtp: int | None = None,
+    **given: Any,
 ) -> SizedModel:
     """A workload with its sizes; arguments and errors are those of `build`.
 
     Args:
-        dropout, images, mtp: of a model with a config.json, see config_parts.ConfigOptions.
+        given: of a model with a config.json, see config_parts.ConfigOptions.
     """
     workload = workload_of(name)
     batch, dtype = _checked(workload.batch if batch is None else batch, dtype or workload.dtype)
@@ -125,14 +123,12 @@ def sized(
     if workload.architecture is None:
         from .config_json import decode_config
 
-        options = {"dropout": dropout, "sequence": length, "images": images, "mtp": mtp}
         content = (PUBLISHED / f"{full_name}.json").read_bytes()
-        model = decode_config(content, full_name, where=full_name, **options)
+        model = decode_config(content, full_name, where=full_name, sequence=length, **given)
         return configured(model, batch=batch, sequence=length, dtype=dtype)
-    for option, given in {"dropout": dropout, "images": images, "mtp": mtp}.items():
-        if given:
-            do = "leave it out, or give the model's config.json"
-            raise BadInput(f"{name} is built in without it", where=f"`{option}`", do=do)
+    if option := next((option for option, value in given.items() if value), ""):
+        do = "leave it out, or give the model's config.json"
+        raise BadInput(f"{name} is built in without it", where=f"`{option}`", do=do)
     module, _, constant = workload.architecture.partition(":")
     if module != "sizes":
         require_jax(name)

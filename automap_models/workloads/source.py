@@ -60,7 +60,9 @@ MODELS = (SourceKind.WORKLOAD, SourceKind.CONFIG, SourceKind.FACTORY)
 """Kinds of sources that are built and traced."""
 BUILT = (SourceKind.WORKLOAD, SourceKind.CONFIG)
 """Kinds of sources that we build ourselves."""
-OF_KINDS = {"dropout": BUILT, "images": BUILT, "mtp": BUILT}
+OF_CONFIG = ("dropout", "images", "image_tokens", "mtp")
+"""Fields of a source that `config_parts.ConfigOptions` has, too."""
+OF_KINDS = dict.fromkeys(OF_CONFIG, BUILT)
 """Option of a model that is read → the kinds of sources that have it."""
 STEPS = (SourceKind.MODULE, *MODELS)
 """Kinds of sources that have operations."""
@@ -77,7 +79,7 @@ class Source:
         dtype: that the layers compute in.
         trainable: patterns of an HLO file's trainable parameters.
         dropout: whether the model has the dropout that its config.json says.
-        images, mtp: see workloads.config_parts.ConfigOptions.
+        images, image_tokens, mtp: see workloads.config_parts.ConfigOptions.
         model: what the factory returned, where that is there already; `what` is then its name.
     """
 
@@ -90,6 +92,7 @@ class Source:
     dropout: bool = False
     model: object = None
     images: int | None = None
+    image_tokens: int | None = None
     mtp: int | None = None
 
     @property
@@ -224,7 +227,7 @@ def transformer(source: Source) -> SizedModel:
 
 def _built(source: Source) -> SizedModel:
     """The built-in model, or the one of a config.json, with its sizes."""
-    options = {"dropout": source.dropout, "images": source.images, "mtp": source.mtp}
+    options = {name: getattr(source, name) for name in OF_CONFIG}
     if source.kind is not SourceKind.CONFIG:
         return sized(source.what, **source.sizes, **options)
     from automap_models.workloads.config_json import read_config

@@ -7,6 +7,7 @@ from typing import Any
 
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.requests import DOCTOR_FIELDS, DoctorRequest
+from automap_models.workloads.source import OF_CONFIG
 
 from ..runner import Command, reported_by
 from .parsing import DEVICE, add_options, add_topo, file_or_command, source_of
@@ -72,7 +73,7 @@ def _variable(text: str) -> tuple[str, str]:
 
 def request(namespace: argparse.Namespace) -> DoctorRequest:
     """What is asked for."""
-    nothing: dict[str, Any] = dict.fromkeys(("batch", "sequence", "dtype", "trainable", "dropout", "images", "mtp"))
+    nothing: dict[str, Any] = dict.fromkeys(("batch", "sequence", "dtype", "trainable", *OF_CONFIG))
     return DoctorRequest(
         what=namespace.what,
         model=None if namespace.model is None else source_of({**nothing, "dropout": False, "what": namespace.model}),

@@ -19,7 +19,7 @@ from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, COMPETING, DEFAULT_OBJECTIVE, OBJECTIVES, given
 from automap_models.requests.words import FIELD_OF
 from automap_models.workloads.catalogue import MODEL_TYPES
-from automap_models.workloads.source import MODELS, OF_KINDS, STEPS, Source, SourceKind, source_kind
+from automap_models.workloads.source import MODELS, OF_CONFIG, OF_KINDS, STEPS, Source, SourceKind, source_kind
 
 RequestT = TypeVar("RequestT")
 
@@ -46,7 +46,8 @@ _ALIKE = """
     trainable verify devices price reserve seed warm_start
     runtime tp pp dp dp_replicate vp cp ep etp tower_tp micro_batch recompute zero sequence_parallel precision
     dispatcher offload layers check snap to topo also pull optimizer states freeze lora quantize loss packed tokens
-    gpu_hour max_cost minimize deadline mtbf checkpoint restart images mtp imbalance ignore set vocabulary
+    gpu_hour max_cost minimize deadline mtbf checkpoint restart images image_tokens mtp imbalance ignore set
+    vocabulary
     port host allow_remote static models clusters launch
 """
 _DESTINATIONS = {f"--{word.replace('_', '-')}": name for word, name in FIELD_OF.items()}
@@ -294,6 +295,7 @@ STEP = """
     --dtype NAME         type that the layers compute in: float32, bfloat16, float16
     --dropout            of bert and its relatives, bloom and gpt2: as much as the config.json says
     --images N           of a sample, for a model with a tower of images (default 1; 0: text alone)
+    --image-tokens N     of the text for an image, in the mean, where it may have any size (default: a million pixels')
     --mtp N              layers that predict further tokens (default: as many as the model's config.json says)
     --trainable PATTERN  of HLO files: parameters that are trained, such as 'params/*'; may be repeated
 """
@@ -372,4 +374,4 @@ def source_of(options: Mapping[str, Any]) -> Source:
         if options.get(name) not in (None, False, ()) and kind not in kinds:
             raise BadInput(f"does not apply: {what} {kind.value}", where=flag(name), do="leave it out")
     sizes = options["batch"], options["sequence"], options["dtype"], tuple(options["trainable"] or ())
-    return Source(what, kind, *sizes, options["dropout"], images=options["images"], mtp=options["mtp"])
+    return Source(what, kind, *sizes, **{name: options[name] for name in OF_CONFIG})

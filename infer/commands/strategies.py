@@ -29,7 +29,7 @@ STRATEGY = """
     --ep N               devices of a rank of the pipeline that share the experts of a layer
     --etp N              devices that share each expert: those of tp, or 1
     --tower-tp N         devices that share the operators of a tower of images, a divisor of tp; the other devices of
-        tp and cp encode other images of a micro-batch (default: those of tp, and cp encodes all images twice)
+        tp and cp encode other images of a micro-batch (default with --price: those of tp, and all of cp encode all)
     --micro-batch N      samples of a micro-batch on a rank of dp (default 1)
     --recompute KIND     none (default), selective (attention cores), full, or modules by Megatron's names:
         layernorm+moe_act; or nothing, as hosts save what blocks need (offload)

@@ -46,7 +46,7 @@ def report(request: PlanRequest, answer: StrategyResult | Estimate) -> Report:
     cluster = answer.problem.cluster
     sizes = [(one.problem.cluster, one.cost) for one in answer.sizes if one.plan is not None]
     further = list(run_facts(request, cluster, answer.cost, sizes))
-    further += [*choice_facts(answer.choice, cluster), *_idle(answer)]
+    further += [*choice_facts(answer.choice, cluster), *_idle(answer), *_batch(answer)]
     title = title_of(request, answer.cost, cluster)
     return Report(
         partial(print_searched, answer, title, further, runs_table(request, sizes)),
@@ -186,6 +186,15 @@ def _idle(answer: StrategyResult) -> Iterator[tuple[str, str]]:
         longer = f"{seconds(full.step_s)} ({', '.join(used)}), {percent(full.step_s / best.step_s - 1)} longer"
         what = f"with all of {name} in one job a step takes {longer}: {why_not(Alternative(name, full), best)}"
     yield "idle", f"{', '.join(parts)}: {what}"
+
+
+def _batch(answer: StrategyResult) -> Iterator[tuple[str, str]]:
+    """With how many samples the devices would train more."""
+    if (even := answer.even_batch) is not None:
+        more = percent(even.tokens_per_s / answer.cost.tokens_per_s - 1)
+        samples = f"{even.strategy.global_batch:,} samples a step (--global-batch)"
+        devices = f"all {even.strategy.devices} devices share evenly, {more} more tokens a second are trained"
+        yield "batch", f"with {samples}, which {devices}: {strategy_in_words(even)}"
 
 
 def _order(result: StrategyResult) -> Iterator[tuple[str, str]]:
@@ -412,7 +421,8 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
         yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
     if not estimate.facts.training.is_full:
         yield "trains", str(estimate.facts.training)
-    for module in estimate.modules:
+    alike = len({module._replace(name="") for module in estimate.modules}) == 1
+    for module in estimate.modules if not alike else ():
         last, degrees = module.first_device + module.devices - 1, module._asdict()
         divided = [f"{name} {degrees[name]}" for name in ("tp", "cp", "pp", "dp") if degrees[name] > 1]
         yield module.name, f"devices {module.first_device} to {last}: {', '.join(divided) or 'each alone'}"

@@ -76,7 +76,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("how-to/export.md", (), (), 4),
         ("how-to/doctor.md", (), (), 2),
         ("how-to/fit.md", ("flax",), (), 3),
-        ("how-to/strategies.md", ("flax",), (), 3),
+        ("how-to/strategies.md", ("flax",), (), 4),
         ("how-to/explore.md", ("flax", "matplotlib"), (), 5),
         ("explanation/schedules.md", ("matplotlib",), (), 1),
         ("explanation/partitioned-stages.md", ("flax",), (), 1),

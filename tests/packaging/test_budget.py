@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (983, 8),
+    "automap_models": (986, 8),
     "core": (8_326, 37),
-    "cost": (4_241, 20),
+    "cost": (4_244, 20),
     "envs": (1_509, 12),
     "export": (2_529, 17),
     "formats": (5_386, 21),
@@ -39,21 +39,21 @@ BUDGET = {
     "planners/staged": (3_387, 19),
     "planners/strategies": (4_002, 15),
     "plots": (1_236, 9),
-    "requests": (2_933, 15),
+    "requests": (2_969, 15),
     "rl": (960, 9),
     "serve": (1_149, 7),
     "run": (4_713, 24),
     "simulate": (1_819, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_152, 35),
+    "workloads": (6_170, 35),
     "zoo": (1, 1),
-    "infer": (6_141, 37),
+    "infer": (6_154, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_495, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_524, "files": 430, "compiled": 76, "numbers": 277}
+TOTALS = {"lines": 79_597, "files": 430, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -228,6 +228,32 @@ def test_images_that_a_model_cannot_have_are_refused(
         decoded(values, **options)
 
 
+def test_images_of_any_size_have_as_many_tokens_as_they_are_said_to() -> None:
+    """Of Qwen2.5-VL four patches are a token; 24 × 24 are those of 1,008 pixels a side and patches of 21."""
+    values = {"model_type": "qwen2_5_vl", "text_config": ROPE, "vision_config": {**QWEN, "fullatt_block_indexes": [1]}}
+    usual, same, small = (decoded(values, images=2, image_tokens=n) for n in (None, 576, 100))
+    assert usual.architecture == same.architecture
+    assert isinstance(small.architecture, DecoderConfig) and small.architecture.tower is not None
+    assert (small.architecture.tower.patches, small.architecture.tower.image_tokens) == (400, 100)
+    assert small.notes[0].endswith("400 patches each in a tower of 4 layers on the first rank, 200 of the 8,192 tokens")
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "reason"),
+    [
+        (VALUES, {"image_tokens": 5}, "`image_tokens`: all images have as many tokens"),
+        (VALUES, {"images": 0, "image_tokens": 5}, "`image_tokens`: is of images, and there are none"),
+        (LLAMA, {"image_tokens": 5}, "has no tower of images; leave `image_tokens` out"),
+        (VALUES, {"image_tokens": 0}, "must be 1 to 100000"),
+    ],
+)
+def test_sizes_that_images_cannot_have_are_refused(
+    values: dict[str, Any], options: dict[str, int], reason: str
+) -> None:
+    with pytest.raises(BadInput, match=reason):
+        decoded(values, **options)
+
+
 def test_tensor_parallelism_divides_the_heads_of_the_tower() -> None:
     shape = work_of(VALUES).shape
     assert shape.tower_heads == 2

@@ -115,6 +115,23 @@ def test_nodes_stand_idle_where_samples_and_blocks_divide_better_without(
     assert f"{nodes - count} of {nodes} a100: {reason}" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize(("batch", "even"), [(32, 30), (34, 36), (36, None), (9, None)])
+def test_samples_that_all_devices_share_evenly_are_advised_where_they_train_more(
+    model: str, batch: int, even: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the plan for so many samples itself: 6 devices share 30 and 36; 12 are a third more than 9."""
+    given = ("--gpus", "6xh100", "--sequence", "1024", "--json")
+    assert plan([model, *given, "--global-batch", str(batch)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert ("even_batch" in answer) == (even is not None)
+    if even is not None:
+        assert plan([model, *given, "--global-batch", str(even)]) == 0
+        itself, advised = json.loads(capsys.readouterr().out), answer["even_batch"]
+        assert advised["strategy"]["global_batch"] == even
+        assert advised["step_s"] == pytest.approx(itself["step_s"], rel=0.05)
+        assert 6 * advised["tokens_per_s_per_device"] > answer["tokens_per_s_per_device"] * answer["strategy"]["dp"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
