@@ -438,6 +438,8 @@ class PartSearch:
                 self.passed.append(like._replace(bound_s=least_s))
                 break
             bound_s, about_s = self.parts.times(counts)
+            if bound_s == inf:
+                continue  # nothing divides it
             if self.thorough or self.charge(like, NEAR * ratio * about_s) < self.best:
                 self._push(ratio * about_s, self.parts.part(counts))
             elif self.charge(like, bound_s) < self.best:
