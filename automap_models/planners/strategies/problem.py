@@ -303,7 +303,7 @@ class StrategiesConfig:
         far: a guess that is so many times as long as the best strategy is not simulated, nor neighbours of a strategy.
         refined: subspaces of the best guesses whose other cuts and recomputation are tried at once.
         rounds: of chains that become rows of a subspace's linear program; 0 solves none, and simulates one subspace of
-            each division that bounds do not rule out.
+            each division that bounds do not rule out, unless there are too many to bound.
         trials: neighbouring cuts that are simulated of a subspace that may have the best strategy.
         nodes: of the search tree of a program of whole blocks; 0 solves none.
         exhaustive: strategies of a subspace up to which all of them are simulated where bounds do not rule it out.
