@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -133,23 +133,31 @@ class Schedule:
         return tuple(actions[i] for i in turns)
 
     @cached_property
-    def fullest(self) -> tuple[tuple[tuple[int, ...], IntArray], ...]:
-        """[S] virtual stages of a rank, and int64 [m, 2, vp] how many micro-batches of each wait there: for B or I, and
-        for W after I. The m moments are those that no other has more of everything than, the ones of most in all first.
+    def _fullest(self) -> dict[int, tuple[tuple[int, ...], IntArray]]:
+        return {}
+
+    def fullest_of(self, rank: int) -> tuple[tuple[int, ...], IntArray]:
+        """Virtual stages of a rank, and int64 [m, 2, vp] how many micro-batches of each wait there: for B or I, and for
+        W after I. The m moments are those that no other has more of everything than, the ones of most in all first.
         """
-        of_ranks = [np.flatnonzero(np.equal(self.rank_of, rank)) for rank in range(self.ranks)]
-        return tuple(
-            (tuple(stages.tolist()), _fullest(passes, stages))
-            for passes, stages in zip(self.passes, of_ranks, strict=True)
-        )
+        if rank not in self._fullest:
+            stages = np.flatnonzero(np.equal(self.rank_of, rank))
+            self._fullest[rank] = tuple(stages.tolist()), _fullest(self.passes[rank], stages)
+        return self._fullest[rank]
+
+    @property
+    def fullest(self) -> list[tuple[tuple[int, ...], IntArray]]:
+        """[S] the same of each rank."""
+        return list(map(self.fullest_of, range(self.ranks)))
 
     @cached_property
     def _moments(self) -> tuple[IntArray, NDArray[np.float64], IntArray]:
         """[n, vp] the virtual stages and [n, 2, vp] the numbers of all moments in `fullest`, rank by rank; [S] where
         those of each begin."""
-        stages = [np.broadcast_to(counts, (len(waiting), len(counts))) for counts, waiting in self.fullest]
-        begin = np.cumsum([0, *(len(waiting) for _, waiting in self.fullest)])[:-1]
-        waiting = np.concatenate([waiting for _, waiting in self.fullest]).astype(np.float64)
+        fullest = self.fullest
+        stages = [np.broadcast_to(counts, (len(waiting), len(counts))) for counts, waiting in fullest]
+        begin = np.cumsum([0, *(len(waiting) for _, waiting in fullest)])[:-1]
+        waiting = np.concatenate([waiting for _, waiting in fullest]).astype(np.float64)
         return np.concatenate(stages), waiting, begin
 
     def most_held(self, saved: Sequence[float], for_weights: Sequence[float]) -> tuple[float, ...]:
@@ -273,7 +281,7 @@ def _on_v(passes: str, rank: int, ranks: int, micro_batches: int) -> IntArray:
 
 
 def _fullest(order: IntArray, stages: IntArray) -> IntArray:
-    """[m, 2, vp] see Schedule.fullest; `stages`, [vp], are those of the rank, ascending."""
+    """[m, 2, vp] see Schedule.fullest_of; `stages`, [vp], are those of the rank, ascending."""
     kinds, columns = order[0], np.searchsorted(stages, order[1])
     changes = np.zeros((kinds.size, 2, stages.size), np.int64)
     changes[np.arange(kinds.size), :, columns] = _CHANGES[kinds]
@@ -282,7 +290,9 @@ def _fullest(order: IntArray, stages: IntArray) -> IntArray:
     moments = np.cumsum(changes, axis=0)[grows & frees_next].reshape(-1, 2 * stages.size).T
     moments = moments[:, np.lexsort((*moments[::-1], -moments.sum(axis=0)))]
     moments = moments[:, np.append(True, (moments[:, 1:] != moments[:, :-1]).any(axis=0))]
-    covers = np.logical_and.reduce(
-        [one[:, None] >= one for one in moments]
-    )  # [k, k] of different moments, fullest first
-    return np.asarray(moments[:, ~np.triu(covers, 1).any(axis=0)].T.reshape(-1, 2, stages.size))
+    totals = moments.sum(axis=0)
+    most = int(np.count_nonzero(totals == totals[0]))  # of different moments none covers another one of as many
+    emptier = moments[:, most:]
+    covers = reduce(np.logical_and, map(np.greater_equal.outer, moments, emptier))
+    fullest = np.append(np.full(most, True), np.count_nonzero(covers, axis=0) == 1)  # each covers itself
+    return np.asarray(moments[:, fullest].T.reshape(-1, 2, stages.size))

@@ -17,25 +17,32 @@ behind a share of the computation beside them, and never more than that share of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
+from automap_models.core.framework import Divided
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.model_work import LayerWork, Mark, ModelWork
+from automap_models.core.model_work import LayerWork, ModelWork
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import NARROW, Strategy
 from automap_models.cost.layer_times import ITEM_BYTES, PREFETCHED, Shares, StepClock
 from automap_models.cost.overlap import exposed_s
-from automap_models.cost.process_groups import ALONE, ProcessGroup, ProcessGroups, Site, process_groups
+from automap_models.cost.process_groups import ProcessGroups, Site, process_groups
 from automap_models.cost.recompute import Kinds, kinds_of, run_again
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
+
+AT_ONCE = 128
+"""Strategies whose kernels are timed together, at most: more would be of no use to a search that ends before them."""
+_of_devices = attrgetter("cp", "ep", "pp", "dp")
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,15 +125,28 @@ class LayerCosting:
         self.recomputed = np.array([i in self.blocks | tower for i in range(len(self.rows))])
         self.kinds = [work.kinds if again else ("none",) * len(work.kinds) for again in self.recomputed.tolist()]
         self.again = [run_again(layer, kinds, runtime) for layer, kinds in zip(self.rows, self.kinds, strict=True)]
-        self._divided_rows: dict[object, tuple[FloatArray, ...]] = {}
         self._kernels: dict[object, KernelCosts] = {}
         self._costs: dict[object, LayerCosts] = {}
         self._groups: dict[object, ProcessGroups] = {}
-        self._expected: tuple[int, ...] = ()
+        self._expected: dict[object, list[Divided]] = {}
+        self._strategy_of: Callable[[Any], Strategy]
 
-    def expect(self, micro_batches: Iterable[int]) -> None:
-        """Have kernels timed with micro-batches of all these sizes as soon as they are with one of them."""
-        self._expected = tuple(sorted(set(micro_batches)))
+    def on(self, cluster: Cluster) -> LayerCosting:
+        """The same on another cluster of such devices: costs are of groups, wherever they lie."""
+        other = copy(self)
+        other.cluster, other._groups, other._expected = cluster, {}, {}
+        return other
+
+    def expect(self, divided: Sequence[Divided], strategy_of: Callable[[Any], Strategy] = lambda one: one) -> None:
+        """Have kernels of strategies, or of sets of degrees, timed with others that divide layers much like them.
+
+        Args:
+            divided: the first ones first.
+            strategy_of: a strategy with such degrees.
+        """
+        self._expected, self._strategy_of = {}, strategy_of
+        for degrees in reversed(divided):
+            self._expected.setdefault(self._together(degrees), []).append(degrees)
 
     def groups(self, strategy: Strategy, site: Site | None = None) -> ProcessGroups:
         """The groups of a strategy's devices; `site` says of which ones."""
@@ -148,61 +168,83 @@ class LayerCosting:
         Raises:
             BadInput: the device has no peak for the precision.
         """
-        of_kernels = self._divided(strategy, groups, strategy.micro_batch)
+        of_kernels = self._divided(strategy, groups)
         key = (of_kernels, (groups.data, groups.expert_data, groups.replicas) if strategy.zero == 3 else None)
         if key not in self._costs:
             if of_kernels not in self._kernels:
-                sizes = self._expected if strategy.micro_batch in self._expected else (strategy.micro_batch,)
-                for size, kernels in zip(sizes, self.timed(strategy, groups, sizes), strict=True):
-                    self._kernels[self._divided(strategy, groups, size)] = kernels
+                rows = {of_kernels: (strategy, groups), **self._expected_like(strategy, groups)}
+                self._kernels |= zip(rows, self.timed(*zip(*rows.values(), strict=True)), strict=True)
             self._costs[key] = self._with_gathers(strategy, groups, self._kernels[of_kernels])
         return self._costs[key]
 
-    def _divided(self, strategy: Strategy, groups: ProcessGroups, *sizes: float, experts: bool = True) -> object:
-        """What kernels depend on, with micro-batches of these sizes, in layers with experts and without."""
+    def _expected_like(self, strategy: Strategy, groups: ProcessGroups) -> dict[object, tuple[Strategy, ProcessGroups]]:
+        """Of the strategies that are expected, the next ones that differ from one in micro-batches, cp and ep."""
+        expected, alike = self._expected.get(self._together(strategy), []), self._divided(strategy, groups)[0]
+        if self.cluster.groups:  # nobody says of which site: others have the same groups
+            same = (self._strategy_of(one) for one in expected if _of_devices(one) == _of_devices(strategy))
+            return {self._divided(one, groups): (one, groups) for one in same}
+        rows = dict[object, tuple[Strategy, ProcessGroups]]()
+        while expected and len(rows) < AT_ONCE:
+            one = self._strategy_of(expected.pop())
+            others = self.groups(one, Site(0, tuple(range(one.pp))))
+            key = self._divided(one, others)
+            if key[0] == alike and key not in self._kernels:
+                rows[key] = one, others
+        return rows
+
+    def _divided(self, strategy: Strategy, groups: ProcessGroups) -> tuple[object, ...]:
+        """What kernels depend on; first that which is the same of all that are timed at once."""
         s = strategy
         once = s.micro_batches if self.runtime.casts_weights_once and s.precision in NARROW else 0
-        divided = (s.tp, s.cp, *sizes, s.sequence_parallel, s.precision, once)
-        waits = self.runtime.sum_host_s > 0.0 and s.pp > 1
-        of_experts = (s.ep, s.expert_tensor, groups.experts, self.runtime.once_a_node(s)) if experts else None
-        return divided, groups.tensor, groups.context, groups.tower, groups.embeddings, waits, of_experts
+        apart = s.image_groups > 1, s.image_groups > 1 and s.cp > 1
+        alike = *self._together(s), s.precision, groups.tensor, self.runtime.once_a_node(s), *apart
+        return alike, s.cp, s.micro_batch, once, groups.context, groups.tower, groups.embeddings, s.ep, groups.experts
 
-    def shares(self, strategy: Strategy, sizes: tuple[float, ...] = ()) -> Shares:
-        """What a strategy makes of quantities with marks, with micro-batches of these sizes, or of its own."""
-        return Shares(strategy, ITEM_BYTES[strategy.dtype] / ITEM_BYTES[self.work.dtype], sizes)
+    def _together(self, divided: Divided) -> tuple[object, ...]:
+        """What of degrees has to be alike where strategies are timed at once."""
+        waits = self.runtime.sum_host_s > 0.0 and divided.pp > 1
+        return divided.tp, divided.sequence_parallel, divided.expert_tensor, divided.tower_tp, waits
 
-    def timed(self, strategy: Strategy, groups: ProcessGroups, sizes: tuple[int, ...]) -> list[KernelCosts]:
-        """With micro-batches of each of these sizes."""
-        alone = groups._replace(tower=ALONE, embeddings=ALONE)
-        clock = StepClock(strategy, self.device, alone, self.shares(strategy, sizes), self.runtime)
-        of_tower = clock if strategy.image_groups == 1 else self._tower_clock(strategy, groups.tower, sizes)
-        of_rows = [self._row(of_tower if i >= len(self.work.layers) else clock, i) for i in range(len(self.rows))]
-        times, memory, boundary_bytes = (
-            np.stack(arrays, axis=1) for arrays in ([row[i] for row in of_rows] for i in range(3))
+    def shares(self, strategies: Sequence[Strategy], sizes: tuple[float, ...] = ()) -> Shares:
+        """What strategies make of quantities with marks, with micro-batches of these sizes, or of their own."""
+        return Shares(strategies, ITEM_BYTES[strategies[0].dtype] / ITEM_BYTES[self.work.dtype], sizes)
+
+    def timed(self, strategies: Sequence[Strategy], groups: Sequence[ProcessGroups]) -> list[KernelCosts]:
+        """Of each of some strategies, with its groups, that are alike but for micro-batches, cp and ep."""
+        clock, blocks = StepClock(self.device, groups, self.shares(strategies), self.runtime), self.recomputed.tolist()
+        of_tower = clock if strategies[0].image_groups == 1 else self._tower_clock(strategies, groups)
+        clocks = [clock] * len(self.work.layers) + [of_tower] * len(self.work.tower)
+        of_rows = list(zip(clocks, self.rows, blocks, self.again, self.kinds, strict=True))
+        amounts = (
+            [one.layer(layer, block, again) for one, layer, block, again, _ in of_rows],
+            [self._saved_bytes(one, layer, kinds_of(kinds), block) for one, layer, block, _, kinds in of_rows],
+            [one.shares.bytes_of(layer.boundary) for one, layer, *_ in of_rows],
+            [one.shares.parameters_of(layer.parameters) for one, layer, *_ in of_rows],
+            [one.shares.parameters_of(layer.frozen) for one, layer, *_ in of_rows],
         )
+        times, memory, boundary_bytes, parameters, frozen = (np.stack(of_layers, axis=1) for of_layers in amounts)
         if of_tower is not clock:
-            self._add_embeddings(clock, groups.embeddings, times[:, -1])
-        parameters, frozen = (np.array([row[i] for row in of_rows]) for i in (3, 4))
+            self._add_embeddings(clock, times[:, -1])
         if self.work.training.has_reference:  # it runs forward, and of two messages forward one has one back
             times[..., 0], times[..., 4::2] = 2.0 * times[..., 0], 2.0 * times[..., 4::2]
             boundary_bytes = boundary_bytes * 1.5
         self._add_ways(times, memory[..., 3])
-        sized = zip(times, memory, boundary_bytes, strict=True)
-        return [KernelCosts(of_size, saved, parameters, sent, frozen) for of_size, saved, sent in sized]
+        return list(map(KernelCosts, times, memory, parameters, boundary_bytes, frozen))
 
-    def _tower_clock(self, strategy: Strategy, tensor: ProcessGroup, sizes: tuple[int, ...]) -> StepClock:
-        """Of the group of a tower that has most images of a micro-batch."""
-        apart = _apart(strategy, strategy.tower_tp or strategy.tp)
-        images, parts = self.work.shape.images or 1, strategy.image_groups
-        shares = self.shares(apart, tuple(ceil(size * images / parts) / images for size in sizes))
-        groups = self.groups(apart)._replace(tensor=tensor)
-        return StepClock(apart, self.device, groups, shares, self.runtime)
+    def _tower_clock(self, strategies: Sequence[Strategy], groups: Sequence[ProcessGroups]) -> StepClock:
+        """Of the groups of a tower that have most images of a micro-batch."""
+        apart, images = [_apart(s, s.tower_tp or s.tp) for s in strategies], self.work.shape.images or 1
+        sizes = tuple(ceil(s.micro_batch * images / s.image_groups) / images for s in strategies)
+        pairs = zip(apart, groups, strict=True)
+        of_tower = [self.groups(parts)._replace(tensor=of_devices.tower) for parts, of_devices in pairs]
+        return StepClock(self.device, of_tower, self.shares(apart, sizes), self.runtime)
 
-    def _add_embeddings(self, clock: StepClock, group: ProcessGroup, times: FloatArray) -> None:
+    def _add_embeddings(self, clock: StepClock, times: FloatArray) -> None:
         """Add to [B, R, 12] seconds of a tower's last layer what gathering the embeddings of all images takes."""
         last, column = self.rows[-1], 6 if clock.strategy.cp > 1 else 4
-        sent_bytes = clock.shares.bytes_of(last.boundary, gathered=True)
-        seconds = np.array([group.gather_s(sent) for sent in sent_bytes.tolist()])
+        sent_bytes = clock.shares.bytes_of(last.boundary, gathered=True).tolist()
+        pairs = zip(clock.groups, sent_bytes, strict=True)
+        seconds = np.array([of_devices.embeddings.gather_s(sent) for of_devices, sent in pairs])
         times[..., column : column + 1 + last.backward] += seconds[:, None, None]
 
     def _add_ways(self, times: FloatArray, sent_bytes: FloatArray) -> None:
@@ -211,22 +253,6 @@ class LayerCosting:
             sent_s = sent_bytes / self.device.host_memory.link
             times[..., 0] += np.maximum(0.0, sent_s - times[..., [0, 4, 6, 10]].sum(axis=-1))
             times[..., 3] += np.maximum(0.0, sent_s - times[..., [1, 2, 3, 5, 7, 11]].sum(axis=-1))
-
-    def _row(self, clock: StepClock, i: int) -> tuple[FloatArray, ...]:
-        """Of one layer, which without experts is alike however these are divided: [B, R, 12] seconds, [B, R, 4] bytes,
-        [B] of its boundary, [2] parameters, [2] bytes that are frozen."""
-        layer, shares = self.rows[i], clock.shares
-        experts = layer.exchanged.values.size > 0 or bool((layer.parameters.marks & Mark.EXPERTS).any())
-        key = i, self._divided(clock.strategy, clock.groups, *shares.sizes, experts=experts)
-        if key not in self._divided_rows:
-            self._divided_rows[key] = (
-                clock.layer(layer, bool(self.recomputed[i]), self.again[i]),
-                self._saved_bytes(clock, layer, kinds_of(self.kinds[i]), bool(self.recomputed[i])),
-                shares.bytes_of(layer.boundary),
-                np.array(shares.parameters_of(layer.parameters)),
-                np.array(shares.parameters_of(layer.frozen)),
-            )
-        return self._divided_rows[key]
 
     def _saved_bytes(self, clock: StepClock, layer: LayerWork, kinds: Kinds, block: bool) -> FloatArray:
         """[B, R, 4] as of LayerCosts.memory; of blocks on the host two are on the device at once."""

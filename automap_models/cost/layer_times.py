@@ -21,9 +21,9 @@ and recurrences, and what comes before and after the blocks run in bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -62,30 +62,40 @@ _MARKED = {mark: np.arange(16) & mark > 0 for mark in (Mark.SAMPLES, Mark.TOKENS
 
 @dataclass(frozen=True)
 class Shares:
-    """What a strategy makes of quantities with marks, with each of B sizes of micro-batches.
+    """What B strategies make of quantities with marks.
 
     Attributes:
-        strategy: that divides.
+        strategies: [B] that divide layers alike but for micro-batches, cp and ep.
         widening: bytes of an element over those of the element that quantities are counted in.
-        sizes: [B] samples of a micro-batch; none given are the strategy's own. Of a tower they may be parts of samples.
+        sizes: [B] samples of a micro-batch; none given are the strategies'. Of a tower they may be parts of samples.
     """
 
-    strategy: Strategy
+    strategies: Sequence[Strategy]
     widening: float = 1.0
     sizes: tuple[float, ...] = ()
+
+    @property
+    def strategy(self) -> Strategy:
+        """The first one, for what they have in common."""
+        return self.strategies[0]
 
     @cached_property
     def samples(self) -> FloatArray:
         """[B] of a micro-batch."""
-        return np.array(self.sizes or (self.strategy.micro_batch,), np.float64)
+        return np.array(self.sizes or [strategy.micro_batch for strategy in self.strategies], np.float64)
+
+    @cached_property
+    def ep(self) -> FloatArray:
+        """[B] devices among which experts are."""
+        return np.array([strategy.ep for strategy in self.strategies], np.float64)
 
     @cached_property
     def gathered(self) -> FloatArray:
         """[B, 16] factor of each combination of marks where the devices of tp have whole tokens."""
-        s = self.strategy
+        s, cp = self.strategy, np.array([strategy.cp for strategy in self.strategies])
         factors = np.where(_MARKED[Mark.SAMPLES], self.samples[:, None], 1.0)
-        factors /= np.where(_MARKED[Mark.EXPERTS], s.ep, 1)
-        factors /= np.where(_MARKED[Mark.TOKENS], s.cp, 1)
+        factors /= np.where(_MARKED[Mark.EXPERTS], self.ep[:, None], 1)
+        factors /= np.where(_MARKED[Mark.TOKENS], cp[:, None], 1)
         return factors / np.where(_MARKED[Mark.TENSOR], np.where(_MARKED[Mark.EXPERTS], s.expert_tensor, s.tp), 1)
 
     @cached_property
@@ -106,12 +116,13 @@ class Shares:
         of_experts, is_whole = (sums.marks & Mark.EXPERTS) > 0, self.strategy.expert_tensor == 1
         return Amounts(np.where(of_experts & is_whole, 0.0, sums.values), sums.marks & ~Mark.EXPERTS, sums.modules)
 
-    def parameters_of(self, amounts: Amounts) -> tuple[float, float]:
-        """Parameters of a layer on a device, those of experts apart: others, and they."""
+    def parameters_of(self, amounts: Amounts) -> FloatArray:
+        """[B, 2] parameters of a layer on a device, those of experts apart: others, and they."""
         if not amounts.values.size:
-            return 0.0, 0.0
-        values, of_experts = amounts.values * self.gathered[0, amounts.marks], (amounts.marks & Mark.EXPERTS) > 0
-        return float(values[~of_experts].sum()), float(values[of_experts].sum())
+            return np.zeros((len(self.samples), 2))
+        of_experts = (amounts.marks & Mark.EXPERTS) > 0
+        values = np.array([amounts.values * ~of_experts, amounts.values * of_experts])
+        return np.asarray(self.gathered[:, amounts.marks] @ values.T)
 
     def sizes_of(self, kernels: Kernels) -> FloatArray:
         """[B, n, 4] sizes of products on a device: how many, rows, columns, depth.
@@ -123,7 +134,7 @@ class Shares:
         sizes = kernels.sizes * self.gathered[:, marks]
         if kernels.of_experts.any():
             of_tokens = kernels.of_experts[:, None] & ((marks & Mark.SAMPLES) > 0)
-            sizes = np.where(of_tokens, np.ceil(sizes * s.ep / EXPERT_ROWS) * EXPERT_ROWS, sizes)
+            sizes = np.where(of_tokens, np.ceil(sizes * self.ep[:, None, None] / EXPERT_ROWS) * EXPERT_ROWS, sizes)
         if s.sequence_parallel and s.tp > 1:
             replicated = ~kernels.of_tensor[:, None]
             sizes = np.where(replicated & ((marks & Mark.TOKENS) > 0), sizes / s.tp, sizes)
@@ -131,32 +142,30 @@ class Shares:
 
 
 class StepClock:
-    """Times of layers of one strategy on one kind of device, with micro-batches of B sizes at once.
+    """Times of layers of B strategies at once, on one kind of device.
 
     A search prices each division of a model with every size that the global batch allows: in arrays of all of them a
     layer takes little longer than with one.
 
     Args:
-        strategy: as priced.
         device: with constants of training steps.
-        groups: where its groups lie.
-        shares: what it makes of quantities with marks.
-        runtime: how the framework runs it.
+        groups: [B] where the groups of each strategy lie; those of tp are alike.
+        shares: what strategies make of quantities with marks.
+        runtime: how the framework runs them.
 
     Raises:
         BadInput: the device has no constants, or no peak for the precision.
     """
 
-    def __init__(
-        self, strategy: Strategy, device: Device, groups: ProcessGroups, shares: Shares, runtime: Runtime
-    ) -> None:
+    def __init__(self, device: Device, groups: Sequence[ProcessGroups], shares: Shares, runtime: Runtime) -> None:
+        strategy = shares.strategy
         self.strategy, self.groups, self.shares, self.runtime = strategy, groups, shares, runtime
         self.sizes_of = lru_cache(maxsize=1)(shares.sizes_of)  # times and bytes of a layer ask for the same ones
         self.constants: StepConstants = device.constants
         self.bytes_per_s = device.bytes_per_s
         self.multiprocessors, self.host = device.multiprocessors, device.host
         self.peak = device.sustained * device.matrix_peak(strategy.dtype)
-        self.imbalance = runtime.imbalance if strategy.ep > 1 else 1.0  # one device has all experts
+        self.imbalance = np.where(shares.ep > 1, runtime.imbalance, 1.0)  # one device has all experts
         self.narrow = strategy.precision in NARROW
         self.product_peak = device.sustained * device.matrix_peak(strategy.product_dtype)
 
@@ -177,8 +186,8 @@ class StepClock:
         kernels_s, cores_s = self._kernels(work, block)
         passes = _by_pass(work.kernels.passes, kernels_s) + cores_s
         core_forward, core_backward = cores_s[:, 0], cores_s[:, 1] + cores_s[:, 2]
-        groups, shares = self.groups, self.shares
-        passed_on_s = _collective_s(groups.context.passed_on_s, shares.bytes_of(work.context, gathered=True))
+        shares, rings = self.shares, [groups.context.passed_on_s for groups in self.groups]
+        passed_on_s = _collective_s(rings, shares.bytes_of(work.context, gathered=True))
         hidden = (np.minimum(passed_on_s, core_forward), np.minimum(2 * passed_on_s, core_backward))
         context = (passed_on_s - hidden[0], 2 * passed_on_s - hidden[1])
         exchanged = shares.bytes_of(work.exchanged)
@@ -201,10 +210,11 @@ class StepClock:
 
     def _exchange_s(self, exchanged: FloatArray, work: LayerWork) -> FloatArray:
         """[B] of tokens to their experts, or back."""
-        group = self.groups.experts
         if not self.runtime.once_a_node(self.strategy) or not work.copies:
-            return _collective_s(group.all_to_all_s, exchanged)
-        return _collective_s(lambda sent_bytes: group.dispatch_s(sent_bytes, work.copies), exchanged)
+            return _collective_s([groups.experts.all_to_all_s for groups in self.groups], exchanged)
+        return _collective_s(
+            [partial(groups.experts.dispatch_s, copies=work.copies) for groups in self.groups], exchanged
+        )
 
     def _launched(
         self, passes: FloatArray, work: LayerWork, sums: tuple[FloatArray, FloatArray], exchanges_s: FloatArray
@@ -235,11 +245,14 @@ class StepClock:
 
     def _sums_s(self, sums: Amounts) -> FloatArray:
         """[B, m] all-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""
+        if self.strategy.tp == 1:
+            return np.zeros((len(self.groups), len(sums.values)))
         sums = self.shares.summed(sums)
         sent = sums.values * self.shares.gathered[:, sums.marks] * self.shares.widening
-        longer_s = self.runtime.sum_across_s * self.strategy.tp if self.groups.tensor.nodes > 1 else 0.0
-        sums_s = (1.0 - self.runtime.tensor_overlap) * _collective_s(self.groups.tensor.all_reduce_s, sent)
-        return np.asarray(sums_s + longer_s)
+        all_reduce_s = [groups.tensor.all_reduce_s for groups in self.groups]
+        across = np.array([[groups.tensor.nodes > 1] for groups in self.groups])
+        sums_s = (1.0 - self.runtime.tensor_overlap) * _collective_s(all_reduce_s, sent)
+        return np.asarray(sums_s + self.runtime.sum_across_s * self.strategy.tp * across)
 
     def _kernels(self, work: LayerWork, block: bool) -> tuple[FloatArray, FloatArray]:
         """[B, n] seconds of kernels, nothing for those of attention cores, and [B, 3] of these by pass."""
@@ -257,7 +270,7 @@ class StepClock:
         if block and self.narrow:
             times_s += self._casts_s(kernels)
         of_experts = kernels.of_experts | (kernels.kinds == WorkKind.ROUTING)
-        times_s[:, of_experts] *= self.imbalance
+        times_s[:, of_experts] *= self.imbalance[:, None]
         cores = _by_pass(kernels.passes[core], times_s[:, core])
         if self.runtime.flash and core.any():
             forward = kernels.passes == WorkPass.FORWARD
@@ -297,6 +310,7 @@ class StepClock:
         marks, forward = kernels.size_marks, kernels.passes == WorkPass.FORWARD
         count, rows, columns, depth = np.moveaxis(self.sizes_of(kernels), -1, 0)
         elements = np.zeros(count.shape)
+        micro_batches = np.array([strategy.micro_batches for strategy in self.shares.strategies])[:, None]
         for side, other in ((1, rows), (2, columns)):
             of_tokens = (marks[:, side] & Mark.SAMPLES) > 0
             gathered = of_tokens & kernels.of_tensor & ((marks[:, side] | marks[:, 3]) & Mark.TENSOR == 0)
@@ -306,7 +320,7 @@ class StepClock:
             if self.runtime.joins:
                 casts = np.where(forward & of_tokens & kernels.read_again, 0.0, casts)
             if self.runtime.casts_weights_once:
-                casts = np.where(of_tokens, casts, casts / self.strategy.micro_batches)
+                casts = np.where(of_tokens, casts, casts / micro_batches)
             elements += casts * amounts
         # 5 bytes an element: it is read for the largest one in 16 bits, read again, and written in 8
         return np.where(chosen, elements, 0.0) * (5.0 / self.bytes_per_s)
@@ -361,9 +375,10 @@ def _sums_of(bins: NDArray[np.integer[Any]], amounts: FloatArray, count: int) ->
     return sums.reshape(rows, count).astype(np.float64)
 
 
-def _collective_s(seconds: Callable[[float], float], sent_bytes: FloatArray) -> FloatArray:
-    """Seconds of a collective for each of these bytes."""
-    return np.array([seconds(sent) for sent in sent_bytes.ravel().tolist()]).reshape(sent_bytes.shape)
+def _collective_s(seconds: Sequence[Callable[[float], float]], sent_bytes: FloatArray) -> FloatArray:
+    """[B, …] seconds of the collective of each of B strategies for so many bytes."""
+    rows = zip(seconds, sent_bytes.reshape(len(sent_bytes), -1).tolist(), strict=True)
+    return np.array([[of_bytes(sent) for sent in row] for of_bytes, row in rows]).reshape(sent_bytes.shape)
 
 
 def model_flop(kernels: Kernels, forwards: int = 1) -> float:

@@ -149,9 +149,9 @@ class ProfileCosting(LayerCosting):
         self.begins, order = work.begins, list(work.order)
         self.places = [order.index(layer) for layer in range(len(work.layers))]
 
-    def timed(self, strategy: Strategy, groups: ProcessGroups, sizes: tuple[int, ...]) -> list[KernelCosts]:
-        """With micro-batches of each of these sizes, on a rank of data parallelism."""
-        return [self._of_samples(samples) for samples in sizes]
+    def timed(self, strategies: Sequence[Strategy], groups: Sequence[ProcessGroups]) -> list[KernelCosts]:
+        """Of each of some strategies, on a rank of data parallelism."""
+        return [self._of_samples(strategy.micro_batch) for strategy in strategies]
 
     def _of_samples(self, samples: int) -> KernelCosts:
         """A micro-batch of so many: all of the backward pass is INPUT, and a block that is computed again keeps what

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -135,6 +135,23 @@ def host_of(device: Device, strategy: Strategy) -> HostMemory | None:
     return None if strategy.offload == "none" else device.host_memory
 
 
+@lru_cache(maxsize=1)  # kinds of devices ask for the same ones
+def _place_layers(work: ModelWork, strategy: Strategy) -> tuple[FloatArray, IntArray, list[int], list[int]]:
+    """[V, k, R] how many of each distinct layer a virtual stage has with each kind of recomputation; the virtual stage
+    of each place; and [V] the first and the last layer of each, of an empty one the next and the one before."""
+    order, sizes, kinds = work.order, list(strategy.stage_layers(work.shape)), [0]
+    for count, (kind, blocks) in zip(sizes, strategy.stage_recompute(work.shape), strict=True):
+        kinds += [work.kind(kind)] * blocks + [0] * (count - blocks)
+    kinds[0] = kinds[1] if sizes[0] else 0  # of a tower; the embedding recomputes nothing
+    sizes[0] += 1
+    sizes[-1] += 1
+    stages, ends = np.repeat(np.arange(len(sizes)), sizes), list(accumulate(sizes))
+    counts = np.zeros((len(sizes), len(work.layers), len(work.kinds)))
+    np.add.at(counts, (stages, np.array(order), np.array([*kinds, 0])), 1.0)
+    first = [order[0], *(order[min(end, len(order) - 1)] for end in ends[:-1])]
+    return counts, stages, first, [order[end - 1] for end in ends]
+
+
 class StageCosting:
     """Costs of stages and ranks under all strategies that differ in nothing but cuts and recomputation.
 
@@ -204,9 +221,9 @@ class StageCosting:
         other._run(strategy)
         return other
 
-    def costs(self, strategy: Strategy) -> StageCosts:
-        """The costs of one of the strategies."""
-        counts, stages, first_layers, last_layers = self._place_layers(strategy)
+    def costs(self, strategy: Strategy, memory: tuple[DeviceMemory, ...] = ()) -> StageCosts:
+        """The costs of one of the strategies; `memory` as of another kind of devices, which is the same."""
+        counts, stages, first_layers, last_layers = _place_layers(self.work, strategy)
         stored = counts.sum(axis=2) @ self.of_layers.stored
         if self.tied_apart:
             stored[-1, 0] += self.tied
@@ -224,7 +241,7 @@ class StageCosting:
             data_s=self._data_s(counts, first_layers, times, of_ranks) + self._sent_s(times, of_ranks),
             tied_s=self.tied_s + copies_s,
             optimizer_s=max(self.optimizer_s(*rank) for rank in set(map(tuple, ranks))),
-            memory=self._memory(strategy, counts, of_ranks, frozen, sums[12:14]),
+            memory=memory or self._memory(strategy, counts, of_ranks, frozen, sums[12:14]),
             host=max(map(self.on_host, ranks, self._away(strategy, sums[14].tolist()))),
         )
 
@@ -250,22 +267,6 @@ class StageCosting:
             if parameters:
                 sums_s += 2 * (copies - 1) / copies * self.groups.ends.sent_s(parameters * self.weight_bytes)
         return sums_s
-
-    def _place_layers(self, strategy: Strategy) -> tuple[FloatArray, IntArray, list[int], list[int]]:
-        """[V, k, R] how many of each distinct layer a virtual stage has with each kind of recomputation; the virtual
-        stage of each place; and [V] the first and the last layer of each, of an empty one the next and the one before.
-        """
-        order, sizes, kinds = self.work.order, list(strategy.stage_layers(self.work.shape)), [0]
-        for count, (kind, blocks) in zip(sizes, strategy.stage_recompute(self.work.shape), strict=True):
-            kinds += [self.work.kind(kind)] * blocks + [0] * (count - blocks)
-        kinds[0] = kinds[1] if sizes[0] else 0  # of a tower; the embedding recomputes nothing
-        sizes[0] += 1
-        sizes[-1] += 1
-        stages, ends = np.repeat(np.arange(len(sizes)), sizes), list(accumulate(sizes))
-        counts = np.zeros((len(sizes), len(self.work.layers), len(self.work.kinds)))
-        np.add.at(counts, (stages, np.array(order), np.array([*kinds, 0])), 1.0)
-        first = [order[0], *(order[min(end, len(order) - 1)] for end in ends[:-1])]
-        return counts, stages, first, [order[end - 1] for end in ends]
 
     # ---- time
 

@@ -13,7 +13,7 @@ others of their groups (cost.process_groups).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain, groupby, pairwise
 from operator import attrgetter
@@ -49,9 +49,10 @@ _UNIFORM = attrgetter(*({costing.name for costing in fields(Strategy)} - {"layer
 """What a strategy has in common with all that differ from it only in cuts and recomputation."""
 
 
+Memory = tuple[FloatArray, FloatArray]
+"""[S] bytes on a device of each rank, and [S] what that may hold; nothing where hosts do not hold what they have to."""
 ShortPrice = tuple[float, FloatArray, FloatArray]
-"""What searches compare: seconds of the step, [S] bytes on a device of each rank, and [S] what that may hold; nothing
-where hosts do not hold what they have to."""
+"""What searches compare: seconds of the step, and its Memory."""
 
 
 OfRanks = Sequence[Sequence[StageCosting]]
@@ -67,6 +68,7 @@ class StrategyPricing:
         device: of the cluster, see core.device.
         runtime: how the framework runs strategies.
         kinds: devices by the names that the groups of a mixed cluster have for them.
+        like: costs of the model's layers on devices of other clusters, run the same, which need not be timed again.
 
     Attributes:
         devices: of each group of nodes.
@@ -83,13 +85,16 @@ class StrategyPricing:
         device: Device,
         runtime: Runtime = DEFAULT_RUNTIME,
         kinds: Mapping[str, Device] = MappingProxyType({}),
+        like: Iterable[LayerCosting] = (),
     ) -> None:
         self.work, self.cluster, self.runtime = work, cluster, runtime
         self.devices = _devices(cluster, device, kinds)
+        others = [] if isinstance(work, ProfileWork) else list(like)
         self.layers: list[LayerCosting] = []
         for kind in self.devices:
             same = (layers for layers in self.layers if layers.device == kind)
-            self.layers.append(next(same, None) or _layers(work, cluster, kind, runtime))
+            elsewhere = (layers.on(cluster) for layers in others if layers.device == kind)
+            self.layers.append(next(chain(same, elsewhere), None) or _layers(work, cluster, kind, runtime))
         self._stages: dict[object, OfRanks] = {}
         self._prices: dict[Strategy, ShortPrice] = {}
         counted = [(layer, work.order.count(i)) for i, layer in enumerate(work.layers)]
@@ -101,15 +106,17 @@ class StrategyPricing:
         """The costs of a strategy's stages, of each rank on its slowest devices."""
         return _slowest(self.stages(strategy), strategy)
 
+    def memory(self, strategy: Strategy) -> Memory:
+        """What devices hold, and may hold."""
+        return _memory(strategy, self.costs(strategy), self.cluster)
+
     def price(self, strategy: Strategy) -> ShortPrice:
         """What searches compare, of each strategy worked out once."""
         if strategy not in self._prices:
             costs = self.costs(strategy)
-            nbytes = np.array([memory.total for memory in costs.memory])
-            limits = rank_memory(strategy, self.cluster) * (costs.host[0] <= costs.host[1])
             if len(self._prices) > MOST_KEPT:
                 self._prices.clear()
-            self._prices[strategy] = step_seconds(strategy, costs), nbytes, limits
+            self._prices[strategy] = step_seconds(strategy, costs), *_memory(strategy, costs, self.cluster)
         return self._prices[strategy]
 
     def stages(self, strategy: Strategy, like: OfRanks = ()) -> OfRanks:
@@ -197,6 +204,11 @@ def rank_memory(strategy: Strategy, cluster: Cluster) -> FloatArray:
     return np.asarray(cluster.device_memory.reshape(strategy.pp, -1).min(axis=1))
 
 
+def _memory(strategy: Strategy, costs: StageCosts, cluster: Cluster) -> Memory:
+    nbytes = np.array([memory.total for memory in costs.memory])
+    return nbytes, rank_memory(strategy, cluster) * (costs.host[0] <= costs.host[1])
+
+
 def step_seconds(strategy: Strategy, costs: StageCosts) -> float:
     """Seconds of the step, and nothing else about it; see `StrategyPricing.costs`."""
     ends = _ends(strategy, costs)
@@ -249,10 +261,11 @@ def transfers_s(costings: OfRanks, seconds: Mapping[StageCosting, Sequence[float
 
 def _slowest(costings: OfRanks, strategy: Strategy) -> StageCosts:
     """The costs of each rank on the kind of its devices that is slowest."""
-    costs = {costing: costing.costs(strategy) for costing in dict.fromkeys(chain(*costings))}
-    first, *others = costs.values()
+    one, *others = dict.fromkeys(chain(*costings))
+    first = one.costs(strategy)
     if not others:
         return first
+    costs = {one: first} | {costing: costing.costs(strategy, first.memory) for costing in others}
     rank_of = np.array(first.rank_of)
     passes = {costing: np.bincount(rank_of, sum(stage.times.passes), strategy.pp) for costing, stage in costs.items()}
     chosen = [costs[max(kinds, key=lambda kind: passes[kind][rank])] for rank, kinds in enumerate(costings)]

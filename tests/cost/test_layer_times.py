@@ -57,7 +57,7 @@ def _times(layer: LayerWork, runtime: Runtime = UNFUSED, block: bool = True, **f
     cluster = Cluster(1, strategy.devices, 1e11, 1e11, 8e10)
     groups = process_groups(strategy, cluster, CONSTANTS)
     again = run_again(layer, ("selective",), runtime)
-    ((times,),) = StepClock(strategy, DEVICE, groups, Shares(strategy), runtime).layer(layer, block, again).tolist()
+    ((times,),) = StepClock(DEVICE, [groups], Shares([strategy]), runtime).layer(layer, block, again).tolist()
     return LayerTimes(*times[:4], *zip(times[4::2], times[5::2], strict=True))
 
 
@@ -92,10 +92,10 @@ def test_micro_batches_of_several_sizes_at_once_take_what_each_takes_alone(
     strategies = [Strategy(micro_batch=size, global_batch=48, **fields) for size in sizes]  # type: ignore[arg-type]
     groups = process_groups(strategies[0], Cluster(1, strategies[0].devices, 1e11, 1e11, 8e10), CONSTANTS)
     again = run_again(layer, RECOMPUTE, runtime)
-    clock = StepClock(strategies[0], DEVICE, groups, Shares(strategies[0], sizes=sizes), runtime)
+    clock = StepClock(DEVICE, [groups] * 4, Shares(strategies), runtime)
     at_once = clock.layer(layer, True, again)
     for times, strategy in zip(at_once, strategies, strict=True):
-        (alone,) = StepClock(strategy, DEVICE, groups, Shares(strategy), runtime).layer(layer, True, again)
+        (alone,) = StepClock(DEVICE, [groups], Shares([strategy]), runtime).layer(layer, True, again)
         np.testing.assert_allclose(times, alone, rtol=1e-12)
     assert at_once[0, 0, 0] < at_once[1, 0, 0] < at_once[3, 0, 0]
 
@@ -105,7 +105,7 @@ def test_a_product_runs_at_the_clock_that_the_power_limit_sustains() -> None:
     groups = process_groups(strategy, Cluster(1, 1, 1e11, 1e11, 8e10), CONSTANTS)
     device = replace(DEVICE, sustained=0.8)
     again = run_again(layer, ("none",), UNFUSED)
-    ((limited,),) = StepClock(strategy, device, groups, Shares(strategy), UNFUSED).layer(layer, True, again)
+    ((limited,),) = StepClock(device, [groups], Shares([strategy]), UNFUSED).layer(layer, True, again)
     assert limited[0] - 1e-6 == pytest.approx((_times(layer).forward - 1e-6) / 0.8)
 
 
@@ -198,7 +198,7 @@ def test_what_flash_kernels_reach_is_of_those_that_the_runtime_has(
     device = replace(DEVICE, matrix={**DEVICE.matrix, "bfloat16": peak}, bandwidth=1e15, step=step)
     strategy = Strategy(micro_batch=1, global_batch=16)
     groups = process_groups(strategy, Cluster(1, 1, 1e11, 1e11, 8e10), CONSTANTS)
-    clock = StepClock(strategy, device, groups, Shares(strategy), runtime)
+    clock = StepClock(device, [groups], Shares([strategy]), runtime)
     both = (block, replace(block, kernels=_without_core(block)))
     times, rest = (clock.layer(layer, True, run_again(layer, ("none",), runtime))[0, 0] for layer in both)
     assert times[0] - rest[0] == pytest.approx(flop / reached + 1e-6)

@@ -23,8 +23,8 @@ import pytest
 
 BUDGET = {
     "automap_models": (986, 8),
-    "core": (8_321, 37),
-    "cost": (4_258, 20),
+    "core": (8_331, 37),
+    "cost": (4_298, 20),
     "envs": (1_509, 12),
     "export": (2_529, 17),
     "formats": (5_386, 21),
@@ -37,13 +37,13 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (3_937, 15),
+    "planners/strategies": (4_028, 15),
     "plots": (1_236, 9),
     "requests": (2_969, 15),
     "rl": (960, 9),
     "serve": (1_149, 7),
     "run": (4_713, 24),
-    "simulate": (1_807, 10),
+    "simulate": (1_820, 10),
     "torch_export": (2_845, 13),
     "workloads": (6_170, 35),
     "zoo": (1, 1),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_500, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_529, "files": 430, "compiled": 76, "numbers": 275}
+TOTALS = {"lines": 79_683, "files": 430, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

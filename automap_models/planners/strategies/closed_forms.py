@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from automap_models.core.framework import Degrees
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.planners import effort
 from automap_models.planners.strategies.grid import Grid, ScheduleChoice, Subspace
-from automap_models.planners.strategies.problem import UNEQUAL
+from automap_models.planners.strategies.problem import UNEQUAL, StrategyProblem
 from automap_models.planners.strategies.subspace_costs import RankCosts
 
 
@@ -43,60 +44,98 @@ def estimated_subspaces(
         degree_sets: that there are.
         recompute: kinds of recomputation that blocks may have.
     """
-    estimates: list[tuple[float, Subspace]] = []
+    entries = list[tuple[Degrees, int, RankCosts]]()
+    first_of = list[int]()  # of each set of degrees
     for degrees in degree_sets:
         effort.count(effort.ESTIMATES, len(grid.schedules(degrees)))
         zeros = grid.zeros(degrees)
         chosen = {next((zero for zero in (2, 1, 0) if zero in zeros), zeros[0]), zeros[0]}
         if degrees.pp == 1 and 3 in zeros:  # without a pipeline weights are gathered once for every pass
             chosen.add(3)
+        first_of.append(len(entries))
+        entries += [(degrees, zero, costs_of(degrees, zero)) for zero in chosen]
+    of_ranks = _of_ranks(grid, [(costs, tuple(grid.schedules(degrees))) for degrees, _, costs in entries], recompute)
+    estimates: list[tuple[float, Subspace]] = []
+    for begin, stop in pairwise([*first_of, len(entries)]):
         best = [
             (step_s, Subspace(degrees, zero, choice))
-            for zero in chosen
-            for step_s, choice in _of_ranks(grid, costs_of(degrees, zero), degrees, recompute)
+            for (degrees, zero, _), shortest in zip(entries[begin:stop], of_ranks[begin:stop], strict=True)
+            for step_s, choice in shortest
         ]
         estimates += sorted(best, key=lambda entry: entry[0])[:2]  # so that not all of them are of one
     return sorted(estimates, key=lambda entry: entry[0])
 
 
 def _of_ranks(
-    grid: Grid, costs: RankCosts, degrees: Degrees, recompute: list[int]
-) -> Sequence[tuple[float, ScheduleChoice]]:
-    """The two shortest of ranks that share everything evenly, or by their speed where their devices differ and layers
-    may."""
-    problem, choices = grid.problem, tuple(grid.schedules(degrees))
-    by_speed = len(costs.costings) > 1 and UNEQUAL not in problem.without
+    grid: Grid, entries: Sequence[tuple[RankCosts, tuple[ScheduleChoice, ...]]], recompute: list[int]
+) -> list[Sequence[tuple[float, ScheduleChoice]]]:
+    """The two shortest of each of some ranks with schedules, which share everything evenly, or by their speed where
+    their devices differ and layers may."""
+    problem = grid.problem
     reserved = (problem.reserve_bytes, *problem.rank_reserve_bytes.items())
-    key = (choices, by_speed, problem.recompute_alike, reserved, *recompute)
-    if key not in costs.estimates:
-        steps = _steps(grid, costs, choices, by_speed, recompute)
+    alike = (UNEQUAL in problem.without, problem.recompute_alike, reserved, *recompute)
+    fresh = dict.fromkeys((costs, choices) for costs, choices in entries if (choices, alike) not in costs.estimates)
+    roomy = [(costs, choices, room) for costs, choices in fresh if (room := _room(costs, problem)) >= 0.0]
+    for costs, choices in fresh:
+        costs.estimates[choices, alike] = []
+    for (costs, choices, _), steps in zip(roomy, _steps(problem, roomy, recompute) if roomy else (), strict=True):
         shortest = np.argsort(steps, kind="stable")[:2].tolist()
-        costs.estimates[key] = [(float(steps[i]), choices[i]) for i in shortest if steps[i] < np.inf]
-    return costs.estimates[key]
+        costs.estimates[choices, alike] = [(float(steps[i]), choices[i]) for i in shortest if steps[i] < np.inf]
+    return [costs.estimates[choices, alike] for costs, choices in entries]
 
 
 def _steps(
-    grid: Grid, costs: RankCosts, choices: tuple[ScheduleChoice, ...], by_speed: bool, recompute: list[int]
-) -> FloatArray:
-    """[c] seconds with each of c schedules."""
-    ends, pp, micro_batches = list(costs.ends), costs.strategy.pp, costs.strategy.micro_batches
-    shares = costs.speeds() if by_speed else np.full(pp, 1.0 / pp)
-    alone_s = np.tensordot(costs.seconds, costs.blocks, (1, 0)) + costs.seconds[:, ends].sum(axis=1)  # [S, R]
-    recompute = costs.undominated(recompute)
-    work_s = (shares[:, None] * alone_s).max(axis=0)[recompute]
-    saved = ((costs.blocks @ costs.saved + costs.saved[ends].sum(axis=0) / pp) / pp)[recompute]
-    spare = costs.room - grid.problem.reserve(pp) - shares * (costs.blocks @ costs.state) - costs.state[ends].max()
-    counts, bubbles = _of_choices(choices, pp, micro_batches)
-    rank_s = least_work(work_s, saved, float((spare / (pp * shares)).min()) / counts, grid.problem.recompute_alike)
-    once_s = costs.even_update_s + float(costs.gradients.max(axis=0) @ costs.blocks) / pp
-    return np.asarray(micro_batches * rank_s * (1 + bubbles) + once_s)
+    problem: StrategyProblem,
+    entries: Sequence[tuple[RankCosts, tuple[ScheduleChoice, ...], float]],
+    recompute: list[int],
+) -> list[FloatArray]:
+    """[c] seconds of each of some ranks with each of their c schedules, in such a room."""
+    strategies = [costs.strategy for costs, *_ in entries]
+    amounts = (_amounts(costs, problem, costs.undominated(recompute)) for costs, *_ in entries)
+    seconds, nbytes, once_s = zip(*amounts, strict=True)
+    most = max(of_kinds.size for of_kinds in seconds)
+    padding = [[*range(of_kinds.size), *[0] * (most - of_kinds.size)] for of_kinds in seconds]
+    work_s, saved = (
+        np.stack([of_kinds[same] for of_kinds, same in zip(rows, padding, strict=True)]) for rows in (seconds, nbytes)
+    )
+    of_choices = [
+        _of_choices(choices, s.pp, s.micro_batches) for s, (_, choices, _) in zip(strategies, entries, strict=True)
+    ]
+    counts, bubbles = map(np.concatenate, zip(*of_choices, strict=True))
+    columns = [room for *_, room in entries], once_s, [strategy.micro_batches for strategy in strategies]
+    sizes = [bubble.size for _, bubble in of_choices]
+    room, once_s, micro_batches = (np.repeat(column, sizes) for column in columns)
+    work_s, saved = (np.repeat(amount, sizes, axis=0) for amount in (work_s, saved))
+    rank_s = least_work(work_s, saved, room / counts, problem.recompute_alike)
+    return np.split(micro_batches * rank_s * (1 + bubbles) + once_s, np.cumsum(sizes)[:-1])
+
+
+def _shares(costs: RankCosts, problem: StrategyProblem) -> FloatArray:
+    """[S] of the layers, by the speed of ranks where these differ; of ranks alike [1]."""
+    by_speed = len(costs.costings) > 1 and UNEQUAL not in problem.without
+    return costs.speeds() if by_speed else np.array([1.0 / costs.strategy.pp])
+
+
+def _room(costs: RankCosts, problem: StrategyProblem) -> float:
+    """Bytes that there are for what all ranks save of a micro-batch or several, where each has its share of it."""
+    pp, shares, of_ends = costs.strategy.pp, _shares(costs, problem), costs.state[list(costs.ends)].max()
+    spare = costs.room - problem.reserve(pp) - shares * (costs.blocks @ costs.state) - of_ends
+    return float((spare / (pp * shares)).min())
+
+
+def _amounts(costs: RankCosts, problem: StrategyProblem, recompute: list[int]) -> tuple[FloatArray, FloatArray, float]:
+    """[n] seconds and bytes of a rank whose blocks all recompute in one way, and seconds once a step."""
+    pp = costs.strategy.pp
+    work_s = (_shares(costs, problem)[:, None] * costs.alone_s).max(axis=0)[recompute]
+    saved = ((costs.blocks @ costs.saved + costs.saved[list(costs.ends)].sum(axis=0) / pp) / pp)[recompute]
+    return work_s, saved, costs.even_update_s + float(costs.gradients.max(axis=0) @ costs.blocks) / pp
 
 
 def least_work(seconds: FloatArray, memory: FloatArray, room: FloatArray, alike: bool) -> FloatArray:
     """[c] seconds of a rank whose blocks recompute as little as there is room for; infinite where there is too little.
 
     Args:
-        seconds, memory: [n] seconds and bytes of a rank whose blocks all recompute in one way.
+        seconds, memory: [c, n] seconds and bytes of a rank whose blocks all recompute in one way.
         room: [c] bytes.
         alike: whether they all do; else some of them one way and the others another one, which is what fills the room.
     """
@@ -105,8 +144,10 @@ def least_work(seconds: FloatArray, memory: FloatArray, room: FloatArray, alike:
     if alike:
         return np.asarray(least)
     with np.errstate(divide="ignore", invalid="ignore"):  # of two that are as full
-        share = (room[:, None, None] - memory) / (memory[:, None] - memory)  # [c, n, n] of the fuller one
-        mixed = np.where(fits[:, None] & ~fits[..., None], share * seconds[:, None] + (1 - share) * seconds, np.inf)
+        # [c, n, n] share of the fuller one
+        share = (room[:, None, None] - memory[:, None]) / (memory[:, :, None] - memory[:, None])
+        mixed = share * seconds[:, :, None] + (1 - share) * seconds[:, None]
+        mixed = np.where(fits[:, None] & ~fits[..., None], mixed, np.inf)
     return np.asarray(np.minimum(least, mixed.min(axis=(1, 2))))
 
 

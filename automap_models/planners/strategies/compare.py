@@ -59,6 +59,8 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
 """What is said of a strategy without a choice → the fields that it then has."""
 DEGREES = ("tp", "cp", "ep", "pp", "dp")
 NOTHING = frozenset[str]()
+NEAR = 1.2
+"""Times as long a step as the shortest one that a framework trains: what is simpler may still be preferred."""
 NO_FRAMEWORK = "a framework that runs it"
 """What a strategy needs that none trains, beside problem.STEPS."""
 
@@ -221,9 +223,11 @@ class Comparisons:
                 self.search_beside(strategy, (*DEGREES, "micro_batch", "schedule", "vp", "zero", "sequence_parallel"))
 
     def search_frameworks(self) -> None:
-        """The strategies of each framework: what the chosen one is to be of, and starts for all others."""
+        """The strategies of each framework: what the chosen one is to be of, and starts for all others. What is NEAR
+        none of the frameworks before it is of no interest."""
         for name, limits in self.frameworks.items():
-            within = replace(self.problem, within=limits)
+            trained = (entry.step_s for entry in self.pool if self.trained(entry.strategy))
+            within = replace(self.problem, within=limits, below_s=NEAR * min(trained, default=float("inf")))
             self.search(f"for {name}", within, 0.5 * self.budget_s / len(self.frameworks))
 
     # ---- choices

@@ -120,17 +120,15 @@ class Completions:
         self.order = np.array(ranks.work.order)
         self.blocks = self.order[1:-1]
         self.seconds = ranks.seconds
-        temporary, away = np.moveaxis(costs.costings[0].memory[..., 2:], -1, 0)
-        self.bytes_of = np.stack([ranks.saved, ranks.for_weights, away, temporary])
         self._tables: dict[tuple[Hashable, ...], Table] = {}
         self._completions: dict[tuple[int, ...], Completion | None] = {}
         self._of_ranks: dict[tuple[Hashable, ...], list[Choice] | None] = {}
         seconds = self.seconds.min(axis=0)[self.blocks].sum(axis=0)
         sets = problem.recompute_sets(recompute, self.strategy.pp)
         self.sets = sorted(sets, key=lambda kinds: float(seconds[kinds[-1]]))  # the shortest first
-        self.moments = laid_out(self.strategy).fullest
-        stages = list(chain(*(of_rank for of_rank, _ in self.moments)))
-        self.places = sorted(range(len(stages)), key=stages.__getitem__)  # of virtual stages, among those of all ranks
+        self.schedule = laid_out(self.strategy)
+        by_rank = np.argsort(self.schedule.rank_of, kind="stable")
+        self.places = np.argsort(by_rank).tolist()  # of virtual stages, among those of all ranks
 
     @property
     def given_layers(self) -> tuple[int, ...] | None:
@@ -282,8 +280,8 @@ class Completions:
     def _fitting(self, of_stages: Sequence[Layers], recompute: Sequence[int]) -> list[Choice] | None:
         """The same of some kinds."""
         chosen, kinds = list[Choice](), tuple(recompute)
-        for rank, (stages, _) in enumerate(self.moments):
-            of_rank = [of_stages[stage] for stage in stages]
+        for rank in range(self.strategy.pp):
+            of_rank = [of_stages[stage] for stage in self.schedule.fullest_of(rank)[0]]
             key = (rank, kinds, *of_rank)  # a move changes two virtual stages
             if key not in self._of_ranks:
                 self._of_ranks[key] = self._of_rank(rank, of_rank, recompute)
@@ -295,7 +293,7 @@ class Completions:
 
     def _of_rank(self, rank: int, of_stages: Sequence[Layers], recompute: Sequence[int]) -> list[Choice] | None:
         """The same of one rank, whose virtual stages have these layers."""
-        stages, moments = self.moments[rank]
+        stages, moments = self.schedule.fullest_of(rank)
         tables = [self._table(rank, *stage, recompute) for stage in zip(stages, of_stages, strict=True)]
         counts = [len(choices) for choices, *_ in tables]
         effort.count(effort.FITTING)
@@ -315,29 +313,15 @@ class Completions:
 
     def _table(self, rank: int, stage: int, layers: Layers, recompute: Sequence[int]) -> Table:
         """Of a virtual stage; those of many ranks and stages are alike."""
-        given, group = {"recompute", "recompute_blocks"} & set(self.fixed), len(self.costs.costings) > 1
+        given = {"recompute", "recompute_blocks"} & set(self.fixed)
         begin, stop = int(stage == 0), len(layers) - (stage == self.strategy.stages - 1)
-        key = (stage if given else begin, stop, rank if group else 0, layers, *recompute)
+        key = (stage if given else begin, stop, self.costs.ranks.like[rank], layers, *recompute)
         if key not in self._tables:
             choices = self.choices(stage, stop - begin, recompute)
-            amounts = self._amounts(rank, layers, begin, stop)[:, *np.array(choices).T[::-1]]
+            amounts = self.costs.ranks.amounts(rank, layers, begin, stop)[:, *np.array(choices).T[::-1]]
             state = float(self.costs.ranks.state[list(layers)].sum())
             self._tables[key] = choices, amounts[[0, 1, 2, 4]], amounts[3], state
         return self._tables[key]
-
-    def _amounts(self, rank: int, layers: Layers, begin: int, stop: int) -> FloatArray:
-        """[5, blocks, R] seconds, bytes saved, kept, on hosts and temporary where so many blocks recompute so."""
-        amounts = np.concatenate([self.seconds[None, rank], self.bytes_of])[:, list(layers)]
-        without = amounts[:4, :, NONE].sum(axis=1)
-        before, amounts = amounts[:, 0], amounts[:, begin:stop]
-        extra = np.zeros((5, stop - begin + 1, amounts.shape[2]))
-        np.cumsum(amounts[:4] - amounts[:4, :, NONE, None], axis=1, out=extra[:4, 1:])
-        np.maximum.accumulate(amounts[4], axis=0, out=extra[4, 1:])
-        if begin:  # a tower recomputes with the first block
-            extra[:4, 1:] += (before[:4] - before[:4, NONE, None])[:, None]
-            extra[4, 1:] = np.maximum(extra[4, 1:], before[4])
-        extra[:4] += without[:, None, None]
-        return extra
 
     def _host_room(self, of_stages: Sequence[Layers]) -> float:
         """Bytes of its host that a device has for blocks, beside what lies there of the parameters of these layers."""

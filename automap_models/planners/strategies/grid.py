@@ -216,9 +216,14 @@ class Grid:
         if key not in shared.ranks:
             if len(shared.ranks) >= MOST_KEPT:
                 shared.ranks.clear()
-            strategy = self.strategy(Subspace(degrees, zero, self.schedules(degrees)[0]))
-            shared.ranks[key] = RankCosts(shared.pricing, strategy)
+            shared.ranks[key] = RankCosts(shared.pricing, self.some_strategy(degrees, zero))
         return shared.ranks[key]
+
+    def some_strategy(self, degrees: Degrees, zero: int | None = None) -> Strategy:
+        """One with such degrees, and a stage of ZeRO that there is."""
+        return self.strategy(
+            Subspace(degrees, self.zeros(degrees)[0] if zero is None else zero, self.schedules(degrees)[0])
+        )
 
     def strategy(self, subspace: Subspace, **fields: Any) -> Strategy:
         """A strategy of a family."""

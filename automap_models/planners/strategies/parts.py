@@ -157,8 +157,7 @@ class Parts:
             if nodes
         ]
         trimmed = any(nodes and more for nodes, more in zip(counts, rest, strict=True))
-        cluster = self.cluster(counts)
-        return Part(cluster, tuple(idle), trimmed, *self._times(counts, cluster))
+        return Part(self.cluster(counts), tuple(idle), trimmed, *self.times(counts))
 
     def _filling(self, counts: Counts) -> Counts:
         """The same part in places that its nodes fill, where there are such among those alike."""
@@ -230,9 +229,9 @@ class Parts:
                 "sequence_parallel": sequence_parallel,
             }
             pricing = StrategyPricing(problem.work, node, device, problem.runtime)
-            pricing.layers[0].expect(self.sizes)
-            for size in self.sizes:
-                strategy = Strategy(micro_batch=size, global_batch=size * ep, **degrees, **named)
+            strategies = [Strategy(micro_batch=size, global_batch=size * ep, **degrees, **named) for size in self.sizes]
+            pricing.layers[0].expect(strategies)
+            for size, strategy in zip(self.sizes, strategies, strict=True):
                 seconds = RankCosts(pricing, strategy).seconds[0][:, [*problem.recompute, 0]]
                 of_divided.append(seconds.min(axis=1) * (tp * cp / size))
         return np.asarray(np.reshape(of_divided, (-1, len(self.sizes), len(problem.work.layers))).min(axis=0))
@@ -260,12 +259,13 @@ class Parts:
         speeds = zip(self.places, counts, self.speeds, strict=True)
         return self.device_s / sum(place.devices_per_node * nodes * speed for place, nodes, speed in speeds)
 
-    def _times(self, counts: Counts, cluster: Cluster) -> tuple[float, float]:
-        """Seconds of a step: at least, and about."""
+    def times(self, counts: Counts) -> tuple[float, float]:
+        """Seconds of a step of a part: at least, and about."""
         alike = len({speed for nodes, speed in zip(counts, self.speeds, strict=True) if nodes}) == 1
-        key = cluster.devices, alike and len(set(self.problem.work.order[1:-1])) == 1
+        devices = sum(nodes * place.devices_per_node for nodes, place in zip(counts, self.places, strict=True))
+        key = devices, alike and len(set(self.problem.work.order[1:-1])) == 1
         if key not in self._of_devices:
-            self._of_devices[key] = self._shares(cluster, key[1])
+            self._of_devices[key] = self._shares(self.cluster(counts), key[1])
         least, about = self._of_devices[key]
         computing_s = self.computing_s(counts)
         return least * computing_s, about * computing_s
@@ -437,8 +437,13 @@ class PartSearch:
             if hopeless and not self.thorough:
                 self.passed.append(like._replace(bound_s=least_s))
                 break
-            part = self.parts.part(counts)
-            self._push(ratio * part.about_s, part)
+            bound_s, about_s = self.parts.times(counts)
+            if bound_s == inf:
+                continue  # nothing divides it
+            if self.thorough or self.charge(like, NEAR * ratio * about_s) < self.best:
+                self._push(ratio * about_s, self.parts.part(counts))
+            elif self.charge(like, bound_s) < self.best:
+                self.passed.append(like._replace(bound_s=bound_s))
 
     def _ratio(self, side: Counts, result: Searched | None) -> float:
         """How many times as long a step takes on a side as it would if nothing but compute, samples and layers counted;

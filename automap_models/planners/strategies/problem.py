@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -237,7 +238,11 @@ class StrategyProblem:
         """Costs of the model on the cluster, which are shared."""
         key = (self.cluster, self.work, self.runtime, id(self.device))
         if key not in self.shared:
-            pricing = StrategyPricing(self.work, self.cluster, self.device, self.runtime, self.kinds)
+            priced = (costs.pricing for costs in self.shared.values())
+            like = (one.layers for one in priced if (one.work, one.runtime) == (self.work, self.runtime))
+            pricing = StrategyPricing(
+                self.work, self.cluster, self.device, self.runtime, self.kinds, chain.from_iterable(like)
+            )
             self.shared[key] = SharedCosts(pricing, {})
         return self.shared[key]
 
@@ -298,7 +303,7 @@ class StrategiesConfig:
         far: a guess that is so many times as long as the best strategy is not simulated, nor neighbours of a strategy.
         refined: subspaces of the best guesses whose other cuts and recomputation are tried at once.
         rounds: of chains that become rows of a subspace's linear program; 0 solves none, and simulates one subspace of
-            each division that bounds do not rule out.
+            each division that bounds do not rule out, unless there are too many to bound.
         trials: neighbouring cuts that are simulated of a subspace that may have the best strategy.
         nodes: of the search tree of a program of whole blocks; 0 solves none.
         exhaustive: strategies of a subspace up to which all of them are simulated where bounds do not rule it out.

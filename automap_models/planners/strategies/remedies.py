@@ -271,19 +271,24 @@ def emptiest(problem: StrategyProblem, trials: int = 64) -> Estimate | None:
     grid, pricing, layers = Grid(problem), problem.costs.pricing, problem.work.shape.layers
     most = max(kind for kind in problem.recompute if kind < len(RECOMPUTE))
     fields: dict[str, Any] = {"recompute": RECOMPUTE[most], **problem.fixed}
-    degree_sets = (entry for entry in grid.degree_sets() if grid.schedules(entry))
-    least: Estimate | None = None
-    for degrees in sorted(degree_sets, key=lambda entry: (entry.micro_batch, -entry.tp * entry.cp, entry.pp))[:trials]:
+    degree_sets = [entry for entry in grid.degree_sets() if grid.schedules(entry)]
+    degree_sets.sort(key=lambda entry: (entry.micro_batch, -entry.tp * entry.cp, entry.pp))
+    for costs in pricing.layers:
+        costs.expect(degree_sets[:trials], grid.some_strategy)
+    fullest, least = float("inf"), None
+    for degrees in degree_sets[:trials]:
         subspace = Subspace(degrees, grid.zeros(degrees)[-1], grid.schedules(degrees)[0])
         fewest, more = divmod(layers, stages := degrees.pp * subspace.choice.vp)
         cuts: dict[str, Any] = {"layers": tuple(fewest + (stage < more) for stage in range(stages))} if more else {}
         with suppress(BadInput):
-            trial = pricing.estimate(replace(grid.strategy(subspace), **{**cuts, **fields}))
-            if problem.fits(trial):
-                return trial
-            if least is None or trial.peak_memory < least.peak_memory:
-                least = trial
-    return least
+            strategy = replace(grid.strategy(subspace), **{**cuts, **fields})
+            strategy.require_model(problem.work.shape)
+            nbytes, limits = pricing.memory(strategy)
+            if (nbytes <= limits - problem.reserve(degrees.pp)).all():
+                return pricing.estimate(strategy)
+            if nbytes.max() < fullest:
+                fullest, least = float(nbytes.max()), strategy
+    return None if least is None else pricing.estimate(least)
 
 
 def _fullest(problem: StrategyProblem) -> str:

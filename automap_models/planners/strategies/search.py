@@ -168,6 +168,8 @@ class Search:
         self.descend()
         for bound_s, degrees in degree_sets:
             self.push(bound_s, partial(self.split_degrees, degrees))
+        if self.open_s == 0.0 and not self.config.rounds:  # nothing would be proven, and nothing is solved
+            return
         while self.queue:
             bound_s, _, explore = heapq.heappop(self.queue)
             proven = self.open_s <= bound_s and self.incumbent.stale(2)
@@ -215,7 +217,7 @@ class Search:
         if len(degree_sets) > (most := LISTED * (1 + self.config.guesses)):
             degree_sets, self.open_s = degree_sets[:most], 0.0
         for layers in self.pricing.layers:
-            layers.expect(degrees.micro_batch for degrees in degree_sets)
+            layers.expect(degree_sets, self.grid.some_strategy)
         self.price_estimates(usual, self.config.guesses // 4)
         listing = self.deadline.part(0.5 * self.config.budget_s, effort.counted_s)
         bounded: list[tuple[float, Degrees]] = []
@@ -348,8 +350,8 @@ class Search:
             completion = self.simulate(node, node.completions.balanced())
             if completion is not None:
                 nodes.append((completion.step_s, len(nodes), node))
-        for *_, node in sorted(nodes, key=lambda entry: entry[:2])[: self.config.refined]:
-            if not self.deadline.passed:
+        for step_s, _, node in sorted(nodes, key=lambda entry: entry[:2])[: self.config.refined]:
+            if self.near(step_s) and not self.deadline.passed:
                 self.improve(node, node.completions.balanced())
         return bool(nodes)
 
@@ -391,7 +393,8 @@ class Search:
                     self.incumbent.take(completion)
                     if completion is not None and (best is None or completion.step_s < best.step_s * (1 - TIE)):
                         best = completion
-            strategy = None if best is None or best is former else best.strategy
+            shorter = best is not None and best is not former and self.near(best.step_s)
+            strategy = best.strategy if best is not None and shorter else None
 
     def beside(self, subspace: Subspace, origin: Strategy) -> Iterator[Completion | None]:
         """Strategies of a family with the cuts of another strategy, where it has as many stages, or with its own."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.strategy import Strategy
+from automap_models.core.strategy import RECOMPUTE, Strategy
 from automap_models.cost.layer_costs import LayerCosts
 from automap_models.cost.stage_costs import SENDING_ALONE, StageCosting
 from automap_models.cost.strategy import frozen_shares, state_bytes
@@ -79,6 +79,7 @@ class RankCosts:
         self.blocks = self.work.blocks
         self.saved, self.for_weights = costing.memory[..., 0], costing.memory[..., 1]
         self._columns: dict[tuple[int, ...], Columns] = {}
+        self._amounts: dict[tuple[object, ...], FloatArray] = {}
         self.estimates: dict[Hashable, Sequence[tuple[float, Any]]] = {}
         self.bounds: dict[tuple[int, ...], float] = {}
 
@@ -88,6 +89,13 @@ class RankCosts:
         if len(self.costings) == 1:
             return self._least([self.costings[0].of_layers.seconds])
         return np.asarray(self.passes.sum(axis=-1))
+
+    @cached_property
+    def alone_s(self) -> FloatArray:
+        """[S, R] of all layers on one rank, those beside blocks with each kind of recomputation, too; of ranks alike
+        [1, R]."""
+        seconds = self.seconds[: 1 if len(self.costings) == 1 else None]
+        return np.asarray(self.blocks @ seconds + seconds[:, self.ends.first] + seconds[:, self.ends.last])
 
     @cached_property
     def boundary(self) -> float:
@@ -126,7 +134,7 @@ class RankCosts:
     @cached_property
     def room(self) -> FloatArray:
         """[S] bytes that a rank has for state and activations of its layers."""
-        used = self.costings[0].runtime_bytes + self.gathered_bytes
+        used = self.costings[0].runtime_bytes + (self.gathered_bytes if self.strategy.zero == 3 else 0.0)
         return np.asarray(rank_memory(self.strategy, self.pricing.cluster) - used)
 
     @cached_property
@@ -177,6 +185,37 @@ class RankCosts:
                 float(work[layers[0]]) if layers.size == 1 else 0.0,
             )
         return self._columns[key]
+
+    @cached_property
+    def like(self) -> list[int]:
+        """[S] the first rank whose layers take as long."""
+        layers = [tuple(dict.fromkeys(costing.of_layers for costing in costings)) for costings in self.of_ranks]
+        return list(map(layers.index, layers))
+
+    @cached_property
+    def bytes_of(self) -> FloatArray:
+        """[4, k, R] bytes of a layer: saved, kept, on hosts and temporary."""
+        temporary, away = np.moveaxis(self.costings[0].of_layers.memory[..., 2:], -1, 0)
+        return np.stack([self.saved, self.for_weights, away, temporary])
+
+    def amounts(self, rank: int, layers: tuple[int, ...], begin: int, stop: int) -> FloatArray:
+        """[5, blocks, R] seconds, bytes saved, kept, on hosts and temporary of a virtual stage with these layers, the
+        blocks among which begin and stop there, where so many of these recompute so."""
+        key = (self.like[rank], layers, begin, stop)
+        if key not in self._amounts:
+            none = RECOMPUTE.index("none")
+            amounts = np.concatenate([self.seconds[None, rank], self.bytes_of])[:, list(layers)]
+            without = amounts[:4, :, none].sum(axis=1)
+            before, amounts = amounts[:, 0], amounts[:, begin:stop]
+            extra = np.zeros((5, stop - begin + 1, amounts.shape[2]))
+            np.cumsum(amounts[:4] - amounts[:4, :, none, None], axis=1, out=extra[:4, 1:])
+            np.maximum.accumulate(amounts[4], axis=0, out=extra[4, 1:])
+            if begin:  # a tower recomputes with the first block
+                extra[:4, 1:] += (before[:4] - before[:4, none, None])[:, None]
+                extra[4, 1:] = np.maximum(extra[4, 1:], before[4])
+            extra[:4] += without[:, None, None]
+            self._amounts[key] = extra
+        return self._amounts[key]
 
     def speeds(self) -> FloatArray:
         """[S] shares of the layers with which all ranks take equally long, by what they take for all of them."""

@@ -69,16 +69,17 @@ def comparisons() -> Comparisons:
 
 def test_no_strategy_of_a_question_is_priced_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches within frameworks, of kinds and of less memory go over the same strategies: each step is played once,
-    and each layer is timed once however many strategies divide it alike, with micro-batches of all sizes at once."""
-    steps, layers = Counter[Strategy](), Counter[object]()
+    and each layer is timed once however many strategies divide it alike, with others at once."""
+    steps, layers, together = Counter[Strategy](), Counter[object](), list[int]()
 
     def step_s(strategy: Strategy, costs: StageCosts) -> float:
         steps[strategy] += 1
         return step_seconds(strategy, costs)
 
     def layer_s(clock: StepClock, work: LayerWork, block: bool, again: Again) -> FloatArray:
-        s, groups = clock.strategy, clock.groups
-        layers[work, s.tp, s.cp, s.sequence_parallel, groups.tensor, groups.context, clock.shares.sizes] += 1
+        together.append(len(clock.groups))
+        for s, groups in zip(clock.shares.strategies, clock.groups, strict=True):
+            layers[work, s.tp, s.cp, s.micro_batch, s.sequence_parallel, groups.tensor, groups.context] += 1
         return timed(clock, work, block, again)
 
     timed = StepClock.layer
@@ -87,7 +88,7 @@ def test_no_strategy_of_a_question_is_priced_twice(monkeypatch: pytest.MonkeyPat
     result = searched([replace(PROBLEM, fixed={}, global_batch=16)], StrategiesConfig(), SILENT)
     assert result.plan in steps and result.compared.kinds
     assert len(steps) > 200 and set(steps.values()) == {1}
-    assert len(layers) > 20 and set(layers.values()) == {1}
+    assert len(layers) > 50 and set(layers.values()) == {1} and max(together) > 4
 
 
 def test_each_kind_of_parallelism_has_its_best_strategy(comparisons: Comparisons) -> None:

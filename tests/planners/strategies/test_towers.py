@@ -104,7 +104,7 @@ ALL_SHARE = Strategy(micro_batch=2, global_batch=2, tp=2, cp=4)
 def tower_s(strategy: Strategy, images: int, read: int = 0) -> FloatArray:
     """[12] seconds that the tower takes, as of LayerCosts: kernels, and forward and backward what tp and cp send."""
     layers = StrategyPricing(work_of(2, images, read), NODE, DEVICE).layers[0]
-    (kernels,) = layers.timed(strategy, layers.groups(strategy), (strategy.micro_batch,))
+    (kernels,) = layers.timed([strategy], [layers.groups(strategy)])
     copies = np.array([part.copies for part in layers.work.tower])
     return np.asarray(copies @ kernels.times[len(layers.work.layers) :, 0])
 
@@ -120,6 +120,19 @@ def test_without_a_division_every_device_of_cp_encodes_all_images() -> None:
     sequences = replace(PLAIN, dp=4, cp=2)
     assert tower_s(sequences, 4)[:4] == pytest.approx(tower_s(PLAIN, 4)[:4])
     assert tower_s(replace(sequences, tower_tp=1), 4)[:4] == pytest.approx(tower_s(PLAIN, 2)[:4])
+
+
+@pytest.mark.parametrize("tower_tp", [None, 1, 2])
+def test_towers_of_several_strategies_at_once_take_what_each_takes_alone(tower_tp: int | None) -> None:
+    sizes = ((1, 4), (2, 4), (3, 2), (3, 1))
+    strategies = [
+        Strategy(micro_batch=size, global_batch=size * 4 // cp, tp=2, cp=cp, dp=4 // cp, tower_tp=tower_tp)
+        for size, cp in sizes
+    ]
+    together, alone = (StrategyPricing(work_of(2, 4), NODE, DEVICE) for _ in range(2))
+    together.layers[0].expect(strategies)
+    for strategy in strategies:
+        assert together.price(strategy)[0] == pytest.approx(alone.price(strategy)[0], rel=1e-12)
 
 
 @pytest.mark.parametrize("read", [0, 2])
