@@ -54,13 +54,13 @@ _KINDS: dict[Any, str] = {
     "expert_width max_distance latent state state_head_width key_width kernel chunk window_head_width "
     "window_value_width multiple mel source decoder_feed_forward index_width index_tokens index_block embedding_width "
     "first second inner result pooled positions head_rank few many outputs",
-    Size | list[Size]: "patch image frames merge_side",
+    Size | Annotated[list[Size], Meta(min_length=1)]: "patch image frames merge_side",
     Size | str: "steps_rank",
     Few: "feed_ratio channels expand streams",
     Heads: "heads kv_heads state_heads key_heads value_heads groups window_heads window_kv_heads index_heads "
     "position_side decoder_heads head_groups",
     Layers: "layers decoder_layers interval mixture_interval",
-    Few | list[Few]: "per_token",
+    Few | Annotated[list[Few], Meta(min_length=1)]: "per_token",
     Count: "interval_offset dense_layers shared_experts window_from experts",
     Optional: "shared_width window window_side",
     Annotated[int, Meta(ge=4, le=1 << 16)]: "buckets",
