@@ -245,7 +245,11 @@ def test_images_of_any_size_have_as_many_tokens_as_they_are_said_to() -> None:
         (VALUES, {"images": 0, "image_tokens": 5}, "`image_tokens`: is of images, and there are none"),
         (LLAMA, {"image_tokens": 5}, "has no tower of images; leave `image_tokens` out"),
         (VALUES, {"image_tokens": 0}, "must be 1 to 100000"),
-        ({**VALUES, "vision_config": {**CLIP, "patch_size": []}}, {"images": 1}, r"patch_size is \[\]"),
+        (
+            {**VALUES, "vision_config": {**CLIP, "model_type": "clip_vision_model", "patch_size": []}},
+            {"images": 1},
+            r"patch_size is \[\]",
+        ),
         ({**LLAMA, "model_type": "mixtral", "num_experts_per_tok": []}, {}, r"num_experts_per_tok is \[\]"),
     ],
 )
