@@ -213,8 +213,7 @@ def plan(
         options: those of the command: `global_batch`, `schedule`, `pin`, `max_stages`, `forbid`, `memory`, `budget`, …;
             of a strategy also fields of `Strategy`, which are then given, `runtime`, `reserve` (bytes of each device
             that are left free, or by rank) and `devices` (least and most of a sweep). `for_` is the framework of
-            `automap export` that is to run the plan. `batch`, `sequence`, `dtype`, `dropout`, `images`, `mtp`
-            and `trainable` say which training step of a model by name is meant.
+            `automap export` that is to run the plan. Those of a name, as of `profile`, are for a model by name.
 
     Raises:
         BadInput: an argument cannot be used.
@@ -275,10 +274,8 @@ def price(
         cluster, gpus: as of `plan`.
         strategy: how the model is trained; or its `fields`, as `automap plan --price` takes them.
         device: what the cluster is made of; None is the kind that the cluster names. A mixed one names several.
-        sequence, mtp: tokens of a sample, layers that predict further tokens; None is as the config.json says.
-        dropout: whether the model has the dropout that its config.json says.
-        images: of a sample, of a model with a tower of images; None is 1, 0 the language model alone.
-        image_tokens: of the text for each, in the mean, where they may have any size; None: of a million pixels.
+        sequence: tokens of a sample; None is as the config.json says.
+        dropout, images, image_tokens, mtp: see workloads.config_parts.ConfigOptions.
         runtime: how the framework runs it: a record, a shipped one's name ("megatron", …) or a YAML file; None is as
             programs in general do.
 
@@ -420,7 +417,7 @@ def export(
         cluster, device: of a strategy, to say what a snapped one loses, which needs the model; or to launch it on.
         microbatch_size: as of `plan`.
         launch: "slurm", "skypilot" or "jobset": write what starts it on the cluster, too.
-        options: `batch`, `sequence`, `dtype`, `dropout`, `images`, `mtp`, `trainable`, as of `plan`.
+        options: of a name, as of `profile`.
 
     Returns:
         `written.text` is the file, `written.beside` those beside it, `snapped` what was changed.

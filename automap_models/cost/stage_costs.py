@@ -9,8 +9,7 @@ Passes of a virtual stage for one micro-batch, in seconds:
     I   the same of the gradients of activations + what is recomputed
     W   kernels of the gradients of weights
 
-What a layer takes, with each kind of recomputation, is said in cost.layer_costs. A stage may recompute its first blocks
-and no others.
+What a layer takes is said in cost.layer_costs. A stage may recompute its first blocks and no others.
 
 Communication of data parallelism hides behind a share of the computation beside it (`exposed_s`). Gradients go beside
 the last backward pass of a rank; with ZeRO-1 and 2 they never take longer than all that ZeRO-3 exposes in a step, which
@@ -32,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from automap_models.core.cluster import Cluster, group_bytes
-from automap_models.core.device import Device, HostMemory
+from automap_models.core.device import Device
 from automap_models.core.estimate import NO_HOST, DeviceMemory
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.model_work import ModelWork
@@ -43,8 +42,7 @@ from automap_models.cost.layer_times import PREFETCHED
 from automap_models.cost.overlap import exposed_s
 from automap_models.cost.process_groups import Message, Site
 from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
-from automap_models.cost.strategy import device_memory, laid_out, state_bytes
-from automap_models.errors import BadInput
+from automap_models.cost.strategy import device_memory, host_of, laid_out, state_bytes
 
 SENDING_ALONE = frozenset({"gpipe", "1f1b", "interleaved"})
 """Schedules in which a rank computes nothing while it sends."""
@@ -121,20 +119,6 @@ def stage_costs(
     return StageCosting(LayerCosting(work, cluster, device, runtime), strategy).costs(strategy)
 
 
-def host_of(device: Device, strategy: Strategy) -> HostMemory | None:
-    """The memory of the hosts where a strategy's optimiser lies; None where it is on the devices.
-
-    Raises:
-        BadInput: the device does not say it.
-    """
-    blocks = "offload" in strategy.recompute_kinds
-    if device.host_memory is None and (blocks or strategy.offload != "none"):
-        name, other = ("recompute", "full") if blocks else ("offload", "none")
-        do = f"give `host_memory` in its file, or take {name} {other}"
-        raise BadInput(f"{device.name} does not say the memory of its hosts", where=f"`{name}`", do=do)
-    return None if strategy.offload == "none" else device.host_memory
-
-
 @lru_cache(maxsize=1)  # kinds of devices ask for the same ones
 def _place_layers(work: ModelWork, strategy: Strategy) -> tuple[FloatArray, IntArray, list[int], list[int]]:
     """[V, k, R] how many of each distinct layer a virtual stage has with each kind of recomputation; the virtual stage
@@ -166,8 +150,7 @@ class StageCosting:
         standing_bytes: the same of what is there all the time: no gradient where each layer's replaces its activations.
         copied_bytes: of a parameter, that the update copies.
         memory: [k, R, 4] as of LayerCosts, of which the saved bytes are no less than gradients that replace them.
-        groups: of the devices.
-        rank_of: [V] the rank of each virtual stage.
+        groups, rank_of: of the devices; and [V] the rank of each virtual stage.
 
     Raises:
         BadInput: the device has no peak for the precision; see `host_of`.
@@ -423,13 +406,12 @@ class StageCosting:
         of_stages[-1] = max(of_stages[-1], self.logits_bytes)
         temporary = np.zeros(strategy.pp)
         np.maximum.at(temporary, list(self.rank_of), of_stages)
-        saved_bytes, kept_bytes = saved.tolist()
         memory = device_memory(
             strategy,
             of_ranks.tolist(),
             frozen.tolist(),
-            saved_bytes,
-            kept_bytes,
+            saved[0].tolist(),
+            saved[1].tolist(),
             self._gathered_bytes(strategy) if strategy.zero == 3 else [0.0] * strategy.pp,
             temporary.tolist(),
             self.standing_bytes,

@@ -25,10 +25,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from automap_models.core.device import Device, HostMemory
 from automap_models.core.estimate import DeviceMemory
 from automap_models.core.passes import Schedule, build_schedule
 from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import Strategy
+from automap_models.errors import BadInput
 
 
 def device_memory(
@@ -105,3 +107,17 @@ def state_bytes(
 def frozen_shares(strategy: Strategy) -> tuple[float, float]:
     """Shares that a device holds of what its rank does not train, without experts and of them."""
     return (1.0 / strategy.shards, 1.0 / strategy.expert_shards) if strategy.zero == 3 else (1.0, 1.0)
+
+
+def host_of(device: Device, strategy: Strategy) -> HostMemory | None:
+    """The memory of the hosts where a strategy's optimiser lies; None where it is on the devices.
+
+    Raises:
+        BadInput: the device does not say it.
+    """
+    blocks = "offload" in strategy.recompute_kinds
+    if device.host_memory is None and (blocks or strategy.offload != "none"):
+        name, other = ("recompute", "full") if blocks else ("offload", "none")
+        do = f"give `host_memory` in its file, or take {name} {other}"
+        raise BadInput(f"{device.name} does not say the memory of its hosts", where=f"`{name}`", do=do)
+    return None if strategy.offload == "none" else device.host_memory

@@ -32,7 +32,8 @@ from automap_models.cost.layer_times import model_flop
 from automap_models.cost.process_groups import sites_of
 from automap_models.cost.profile_layers import ProfileCosting, ProfileWork
 from automap_models.cost.runtime import DEFAULT_RUNTIME, DISPATCHER_DEVICES, Runtime
-from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes, host_of
+from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes
+from automap_models.cost.strategy import host_of
 from automap_models.errors import BadInput
 from automap_models.simulate.rounds import PassTimes, rank_ends
 

@@ -320,8 +320,7 @@ class T5Config:
     """Sizes of a T5.
 
     Attributes:
-        layers: of the encoder.
-        decoder_layers: of the decoder; None: as many.
+        layers, decoder_layers: of the encoder, and of the decoder; None: as many.
         buckets, max_distance: of the relative position bias.
         gated: whether a third matrix gates the feed-forward layers (arXiv 2002.05202).
         tied: whether logits are taken with the word embedding.

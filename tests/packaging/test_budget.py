@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 
 BUDGET = {
-    "automap_models": (986, 8),
+    "automap_models": (983, 8),
     "core": (8_331, 37),
-    "cost": (4_298, 20),
+    "cost": (4_296, 20),
     "envs": (1_509, 12),
     "export": (2_529, 17),
     "formats": (5_386, 21),
@@ -43,9 +43,9 @@ BUDGET = {
     "rl": (960, 9),
     "serve": (1_149, 7),
     "run": (4_713, 24),
-    "simulate": (1_820, 10),
+    "simulate": (1_821, 10),
     "torch_export": (2_845, 13),
-    "workloads": (6_170, 35),
+    "workloads": (6_169, 35),
     "zoo": (1, 1),
     "infer": (6_154, 37),
     "train": (1_772, 11),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_500, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_683, "files": 430, "compiled": 76, "numbers": 277}
+TOTALS = {"lines": 79_678, "files": 430, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
