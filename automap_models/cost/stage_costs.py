@@ -205,7 +205,12 @@ class StageCosting:
         return other
 
     def costs(self, strategy: Strategy, memory: tuple[DeviceMemory, ...] = ()) -> StageCosts:
-        """The costs of one of the strategies; `memory` as of another kind of devices, which is the same."""
+        """The costs of one of the strategies; `memory` as of another kind of devices, which is the same.
+
+        Raises:
+            BadInput: what it recomputes asks for memory of hosts that the device does not say.
+        """
+        host_of(self.layers.device, strategy)
         counts, stages, first_layers, last_layers = _place_layers(self.work, strategy)
         stored = counts.sum(axis=2) @ self.of_layers.stored
         if self.tied_apart:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from automap_models.cost.runtime import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.formats.runtime_yaml import read_runtime
+from automap_models.simulate.strategy import StrategyPricing
 from automap_models.workloads.sizes import DecoderConfig
 from automap_models.workloads.transformer import model_work
 
@@ -81,6 +83,16 @@ def test_a_device_without_a_host_is_refused() -> None:
     strategy = Strategy(micro_batch=1, global_batch=8, offload="optimizer")
     with pytest.raises(BadInput, match="device does not say the memory of its hosts"):
         estimated(WORK, strategy, Cluster(1, 1, 1e11, 1e11, 1e12), DEVICE)
+
+
+@pytest.mark.parametrize("saving_first", [True, False])
+def test_blocks_without_a_host_are_refused_whatever_was_priced_before(saving_first: bool) -> None:
+    """Costs of a strategy are at hand for all that differ from it in what they recompute."""
+    pricing = StrategyPricing(WORK, Cluster(1, 1, 1e11, 1e11, 1e12), DEVICE)
+    for saves in (saving_first, not saving_first) * 2:
+        strategy = Strategy(micro_batch=1, global_batch=8, recompute="offload" if saves else "full")
+        with pytest.raises(BadInput, match="memory of its hosts") if saves else nullcontext():
+            assert pricing.price(strategy)[0] == pytest.approx(pricing.estimate(strategy).step_s)
 
 
 def blocks_on_hosts(link: float = 1e12, memory: float = 1e9, **fields: object) -> Estimate:

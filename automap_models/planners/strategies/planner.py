@@ -25,7 +25,7 @@ from automap_models.simulate.strategy import require_device
 
 WITHIN = "target"
 """The argument that asks for the limits of a framework."""
-OUTSIDE_GRID = frozenset({"precision", "dispatcher", "offload", "recompute", "recompute_blocks"})
+OUTSIDE_GRID = frozenset({"precision", "dispatcher", "recompute", "recompute_blocks"})
 """Fields that no degrees contradict."""
 
 

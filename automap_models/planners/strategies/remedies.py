@@ -68,12 +68,13 @@ def what_would_fit(
 
 def on_hosts(problem: StrategyProblem) -> StrategyProblem | None:
     """The same with the optimiser in the memory of hosts, if that is known, the framework has it, and nobody says
-    otherwise."""
+    otherwise, nor fixes what goes with none of it."""
     if "offload" in problem.fixed or any(device.host_memory is None for device in problem.devices):
         return None
     if problem.within is not None and problem.within.offload_objection("optimizer") is not None:
         return None
-    return replace(problem, fixed={**problem.fixed, "offload": "optimizer"}, start=())
+    hosted = replace(problem, fixed={**problem.fixed, "offload": "optimizer"}, start=())
+    return hosted if any_subspace(hosted) else None
 
 
 def surely(
@@ -135,12 +136,12 @@ def with_hosts(
 def _with_optimizer(
     result: Result[StrategyProblem, Strategy], config: StrategiesConfig, watch: Watch, deadline: Deadline
 ) -> Result[StrategyProblem, Strategy]:
-    offloaded, most_s = on_hosts(result.problem), float("inf")
+    most_s = float("inf")
     if result.plan is not None:
         most_s = (1.0 - WORTH) * result.cost.step_s
         if set(result.plan.recompute_kinds) != {"full"} and is_useful(result.cost):
             return result
-    if offloaded is None:
+    if (offloaded := on_hosts(result.problem)) is None:
         return result
     watch(Progress("trying the optimizer on hosts"))
     other = result

@@ -78,6 +78,14 @@ def test_it_goes_there_where_hosts_save_a_fifth(host_bandwidth: float, offload: 
     assert answer.bound.value <= min(answer.cost.step_s, result.cost.step_s) * (1 + 1e-9)
 
 
+def test_it_stays_where_each_host_would_update_all_weights() -> None:
+    """Without ZeRO that is what two hosts do: all is recomputed, and nothing is searched that nothing is of."""
+    result = StrategiesPlanner(TO_THE_END).solve(problem(1e12, 1e12, tp=1, dp=2, zero=0, recompute="full"))
+    assert with_hosts(result, TO_THE_END) is result
+    with pytest.raises(BadInput, match="tp 1 and zero 0 and offload optimizer; change one of them"):
+        StrategiesPlanner(TO_THE_END).solve(problem(1e12, 1e12, tp=1, zero=0, offload="optimizer"))
+
+
 @pytest.mark.parametrize("fixed", [{"offload": "none", "recompute": "full"}, {"recompute": "none"}])
 def test_it_stays_where_somebody_says_so_or_nothing_is_recomputed(fixed: dict[str, Any]) -> None:
     result = StrategiesPlanner(TO_THE_END).solve(problem(1e12, 1e12, tp=2, **fixed))
