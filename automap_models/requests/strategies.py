@@ -215,7 +215,7 @@ def searched(
             searched_s = effort.counted_s() - begun_s
             if result.plan is None:
                 return number
-            comparing_s = min(max(3.0, 2.0 * searched_s / len(problems)), deadline.remaining_s)
+            comparing_s = min(max(3.0, searched_s / len(problems)), deadline.remaining_s)
             compared[number] = Comparisons(result, config, watch, comparing_s, training_limits(), min_gain).answer()
             offers[number] = replace(offers[number], result=compared[number].result)
         return number

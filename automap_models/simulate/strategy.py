@@ -131,7 +131,7 @@ class StrategyPricing:
             if len(self._stages) > MOST_KEPT:
                 self._stages.clear()
             if like:
-                other = {costing: costing.run_by(strategy) for costing in chain(*like)}
+                other = {costing: costing.run_by(strategy) for costing in dict.fromkeys(chain(*like))}
                 self._stages[uniform] = [[other[costing] for costing in of_rank] for of_rank in like]
             else:
                 self._stages[uniform] = self._costings(strategy)

@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (4_029, 15),
+    "planners/strategies": (4_030, 15),
     "plots": (1_236, 9),
     "requests": (2_969, 15),
     "rl": (960, 9),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_500, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_684, "files": 430, "compiled": 76, "numbers": 277}
+TOTALS = {"lines": 79_685, "files": 430, "compiled": 76, "numbers": 276}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -59,8 +59,6 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
 """What is said of a strategy without a choice → the fields that it then has."""
 DEGREES = ("tp", "cp", "ep", "pp", "dp")
 NOTHING = frozenset[str]()
-NEAR = 1.2
-"""Times as long a step as the shortest one that a framework trains: what is simpler may still be preferred."""
 NO_FRAMEWORK = "a framework that runs it"
 """What a strategy needs that none trains, beside problem.STEPS."""
 
@@ -114,7 +112,8 @@ class Comparisons:
         competing = result.problem.within is None and frameworks is not None
         self.frameworks = _distinct(frameworks or {}, result.problem.work.facts) if competing else {}
         self.budget_s = 0.25 * config.budget_s if budget_s is None else budget_s
-        self.short = replace(config, gap=max(config.gap, 0.02), budget_s=self.budget_s / 32)
+        self.longer = replace(config, gap=max(config.gap, 0.02), guesses=config.guesses // 2)
+        self.short = replace(self.longer, guesses=config.guesses // 4, budget_s=self.budget_s / 32)
         self.deadline = Deadline(self.budget_s, effort.counted_s)
         self._infeasible: dict[object, bool] = {}
         self._trained: dict[Strategy, tuple[str, ...]] = {}
@@ -182,7 +181,7 @@ class Comparisons:
             key=lambda candidate: candidate.step_s,
         )
         start = [beside or self.best, *(candidate.strategy for candidate in shortest[:4])]
-        config = self.short if budget_s is None else replace(self.short, budget_s=budget_s)
+        config = self.short if budget_s is None else replace(self.longer, budget_s=budget_s)
         self._infeasible[key] = False
         with suppress(BadInput):  # fields contradict one another, or the framework has no words for the model
             result = StrategiesPlanner(config).solve(replace(restricted, start=start), deadline=self.deadline)
@@ -223,12 +222,13 @@ class Comparisons:
                 self.search_beside(strategy, (*DEGREES, "micro_batch", "schedule", "vp", "zero", "sequence_parallel"))
 
     def search_frameworks(self) -> None:
-        """The strategies of each framework: what the chosen one is to be of, and starts for all others. What is NEAR
-        none of the frameworks before it is of no interest."""
+        """The strategies of each framework: what the chosen one is to be of, and starts for all others. What is longer
+        than one of the frameworks before it is charged is of no interest: it would not be chosen."""
+        half = self.deadline.part(0.5 * self.budget_s, effort.counted_s)
         for name, limits in self.frameworks.items():
-            trained = (entry.step_s for entry in self.pool if self.trained(entry.strategy))
-            within = replace(self.problem, within=limits, below_s=NEAR * min(trained, default=float("inf")))
-            self.search(f"for {name}", within, 0.5 * self.budget_s / len(self.frameworks))
+            charged = (self.charge(entry)[1] for entry in self.pool if self.trained(entry.strategy))
+            within = replace(self.problem, within=limits, below_s=min(charged, default=float("inf")))
+            self.search(f"for {name}", within, 0.5 * half.remaining_s)
 
     # ---- choices
 

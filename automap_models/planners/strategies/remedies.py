@@ -125,8 +125,8 @@ def with_hosts(
         return result
     watch(Progress("trying activations on hosts"))
     hosted = replace(problem, hosted=True, start=(plan, plan))
-    other, short = result, replace(config, gap=max(WORTH_OF_BLOCKS, config.gap))
-    for search in dict.fromkeys((short, config)):  # the short one says whether the other is worth it
+    other = result
+    for search in dict.fromkeys((QUICK, config)):  # as above
         other = StrategiesPlanner(search).solve(hosted, deadline=deadline, watch=watch)
         if other.plan is None or other.cost.step_s > (1.0 - WORTH_OF_BLOCKS) * result.cost.step_s:
             return result

@@ -161,7 +161,7 @@ class Search:
         degree_sets = self.bounded_degrees()
         # A share of 1F1B's bubble, of which other schedules have less.
         likely = sorted(degree_sets, key=lambda entry: entry[0] * (1 + 0.3 * self.waiting(entry[1])))
-        many = 4 * self.config.guesses
+        many = 16 * self.config.guesses
         for first in range(0, len(likely), many) if many else ():
             if self.price_estimates([entry for _, entry in likely[first : first + many]], self.config.guesses):
                 break
@@ -271,12 +271,13 @@ class Search:
 
     def split_ranks(self, subspaces: Sequence[Subspace], costs: RankCosts, kinds: list[int], least_s: float) -> None:
         """Into families, which differ in nothing but schedule and virtual stages."""
+        reserve = self.problem.reserve(costs.strategy.pp)
         for subspace in subspaces:
-            node = self.node(subspace, kinds)
+            of_subspace = SubspaceCosts(costs, self.grid.strategy(subspace), reserve)
             in_flight = self.in_flight(subspace.degrees, subspace.choice)
-            bound_s = closed_bound(costs, kinds, in_flight, node.costs, self.limit_s)
+            bound_s = closed_bound(costs, kinds, in_flight, of_subspace, self.limit_s)
             self.counts.families += 1
-            self.push(max(least_s, bound_s), partial(self.relax, node))
+            self.push(max(least_s, bound_s), partial(self.relax, Node(self.problem, of_subspace, kinds)))
 
     # ---- subspaces
 
