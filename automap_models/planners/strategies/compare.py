@@ -59,6 +59,8 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
 """What is said of a strategy without a choice → the fields that it then has."""
 DEGREES = ("tp", "cp", "ep", "pp", "dp")
 NOTHING = frozenset[str]()
+GUESSES = 40
+"""Of searches of what each framework trains, at most; half as many of shorter ones."""
 NO_FRAMEWORK = "a framework that runs it"
 """What a strategy needs that none trains, beside problem.STEPS."""
 
@@ -112,8 +114,8 @@ class Comparisons:
         competing = result.problem.within is None and frameworks is not None
         self.frameworks = _distinct(frameworks or {}, result.problem.work.facts) if competing else {}
         self.budget_s = 0.25 * config.budget_s if budget_s is None else budget_s
-        self.longer = replace(config, gap=max(config.gap, 0.02), guesses=config.guesses // 2)
-        self.short = replace(self.longer, guesses=config.guesses // 4, budget_s=self.budget_s / 32)
+        self.longer = replace(config, gap=max(config.gap, 0.02), guesses=min(config.guesses, GUESSES))
+        self.short = replace(self.longer, guesses=self.longer.guesses // 2, budget_s=self.budget_s / 32)
         self.deadline = Deadline(self.budget_s, effort.counted_s)
         self._infeasible: dict[object, bool] = {}
         self._trained: dict[Strategy, tuple[str, ...]] = {}

@@ -161,7 +161,7 @@ class Search:
         degree_sets = self.bounded_degrees()
         # A share of 1F1B's bubble, of which other schedules have less.
         likely = sorted(degree_sets, key=lambda entry: entry[0] * (1 + 0.3 * self.waiting(entry[1])))
-        many = 16 * self.config.guesses
+        many = 4 * self.config.guesses * self.config.refined  # estimates see memory, which these bounds do not
         for first in range(0, len(likely), many) if many else ():
             if self.price_estimates([entry for _, entry in likely[first : first + many]], self.config.guesses):
                 break
