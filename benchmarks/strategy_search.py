@@ -1,10 +1,10 @@
 """How long the search of strategies takes, and how near to the best strategy it is proven to come.
 
-    OMP_NUM_THREADS=1 python benchmarks/strategy_search.py [--budget 20] [--only NAME]
+    OMP_NUM_THREADS=1 python benchmarks/strategy_search.py [--budget 20] [--only NAME] [--alone]
 
 Each model is searched over the whole space on the devices given, from its traced work on: the step and the strategy
 that were found, the gap of the certificate, processor time of this process, and counted seconds, which the load of the
-machine does not change.
+machine does not change. With `--alone` kernels of no strategies are timed together.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from common import print_rows, timed
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.estimate import strategy_in_words
+from automap_models.cost import layer_costs
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.planners import effort
 from automap_models.planners.strategies.planner import StrategiesPlanner
@@ -83,7 +84,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--budget", type=float, default=20.0, help="counted seconds of each search")
     parser.add_argument("--only", choices=CASES, action="append", help="search for this model only; may be repeated")
+    parser.add_argument("--alone", action="store_true", help="time the kernels of each strategy alone")
     options = parser.parse_args()
+    if options.alone:
+        layer_costs.AT_ONCE = 0
     print_rows(HEADINGS, (row(name, options.budget) for name in options.only or CASES))
 
 

@@ -188,7 +188,7 @@ def searched(
 
     All searches share the budget. Those of the best strategy, on all clusters, have half of it in equal
     parts; those within frameworks and of what its choices buy have the rest, but no more than 3 counted seconds or
-    twice what the former took, whichever is more.
+    what the former took, whichever is more.
 
     Args:
         problems: on one cluster, and on others of which the best strategies are wanted, too.

@@ -17,6 +17,7 @@ from automap_models.export.targets import TARGETS, training_limits
 from automap_models.formats.strategy_plan import estimate_document
 from automap_models.planners.strategies.compare import NO_FRAMEWORK, Alternative
 from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.remedies import USEFUL, is_useful
 from automap_models.requests import PlanRequest
 from automap_models.requests.strategies import StrategyResult, command_line, frameworks_of, gap, searched_document
 from automap_models.workloads.source import notes_of
@@ -91,7 +92,7 @@ def print_searched(
         runs: what a training takes on clusters of other sizes.
     """
     compared = searched.compared
-    about = (lines(searched) for lines in (_order, _limits, _shorter, _stages, _proof))
+    about = (lines(searched) for lines in (_order, _limits, _changes, _shorter, _stages, _proof))
     print_estimate(
         searched.cost,
         title,
@@ -123,6 +124,12 @@ def _next(searched: StrategyResult) -> Iterator[RenderableType]:
         commands, strategy = plan_file("strategy.json")
         commands += [f"automap export {strategy} --to {within.name} --check"]
     yield fact_table(next_facts(commands), notes)
+
+
+def _changes(searched: StrategyResult) -> Iterator[tuple[str, str]]:
+    """Who knows more of a step that nobody would train by."""
+    if not is_useful(searched.cost):
+        yield "changes", f"automap fit names those with which it goes beyond {percent(USEFUL)} of the peak"
 
 
 def _stages(searched: StrategyResult) -> Iterator[tuple[str, str]]:

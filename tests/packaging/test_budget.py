@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (4_030, 15),
+    "planners/strategies": (4_032, 15),
     "plots": (1_236, 9),
     "requests": (2_969, 15),
     "rl": (960, 9),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (2_845, 13),
     "workloads": (6_169, 35),
     "zoo": (1, 1),
-    "infer": (6_154, 37),
+    "infer": (6_161, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_500, 35),
+    "benchmarks": (6_504, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_685, "files": 430, "compiled": 76, "numbers": 276}
+TOTALS = {"lines": 79_694, "files": 430, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -136,6 +136,14 @@ def test_what_fits_at_a_crawl_is_told_beside_what_goes_faster(capsys: pytest.Cap
     assert answer.cost.mfu < USEFUL <= min(remedy.cost.mfu for remedy in answer.remedies)
 
 
+@pytest.mark.parametrize("samples", ["16", "4096"])
+def test_a_plan_at_a_crawl_tells_who_knows_changes(model: str, capsys: pytest.CaptureFixture[str], samples: str) -> None:
+    """Sixteen samples of 128 tokens are too little work for 16 devices."""
+    given = ("--gpus", "16xh100", "--global-batch", samples, "--sequence", "128" if samples == "16" else "1024")
+    assert plan([model, *given]) == 0
+    assert ("automap fit names those" in capsys.readouterr().out) == (samples == "16")
+
+
 @pytest.mark.parametrize(("model", "gpus", "degrees"), [("gpt3-175b", "16xh100", 2), ("mixtral-8x7b", "32xv100", 4)])
 def test_what_fits_narrowly_is_no_longer_than_what_people_would_try(model: str, gpus: str, degrees: int) -> None:
     """Tensor parallelism in nodes and a pipeline over them, all recomputed, and the optimizer on hosts. Of strategies
