@@ -410,7 +410,7 @@ def clock_error(estimate: Estimate) -> str | None:
         what = "mixtures of experts" if shape.experts else "steps that it was not fitted to"
         return f"how far it is off {what} is not known" + (" (--runtime)" if not estimate.runtime else "")
     least, most = (f"{100 * share:.2g}" for share in error)
-    return f"{least} to {most} % off steps that it was not fitted to; plans nearer than that are equal"
+    return f"{least} to {most} % off steps that it was not fitted to, by their source"
 
 
 def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:

@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (2_845, 13),
     "workloads": (6_169, 35),
     "zoo": (1, 1),
-    "infer": (6_156, 37),
+    "infer": (6_157, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
     "benchmarks": (6_319, 34),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_763, "files": 431, "compiled": 76, "numbers": 277}
+TOTALS = {"lines": 79_764, "files": 431, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
