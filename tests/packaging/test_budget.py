@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (4_103, 16),
+    "planners/strategies": (4_107, 16),
     "plots": (1_236, 9),
     "requests": (2_977, 15),
     "rl": (960, 9),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_319, 34),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_764, "files": 431, "compiled": 76, "numbers": 277}
+TOTALS = {"lines": 79_768, "files": 431, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
