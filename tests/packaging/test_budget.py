@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (6_157, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_319, 34),
+    "benchmarks": (6_363, 35),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 79_768, "files": 431, "compiled": 76, "numbers": 277}
