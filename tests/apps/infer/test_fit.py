@@ -137,7 +137,7 @@ def test_what_fits_at_a_crawl_is_told_beside_what_goes_faster(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("samples", ["16", "4096"])
-def test_a_plan_at_a_crawl_tells_who_knows_changes(model: str, capsys: pytest.CaptureFixture[str], samples: str) -> None:
+def test_a_plan_at_a_crawl_tells_who_knows_more(model: str, capsys: pytest.CaptureFixture[str], samples: str) -> None:
     """Sixteen samples of 128 tokens are too little work for 16 devices."""
     given = ("--gpus", "16xh100", "--global-batch", samples, "--sequence", "128" if samples == "16" else "1024")
     assert plan([model, *given]) == 0
