@@ -25,7 +25,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import combinations, count
+from itertools import combinations, count, takewhile
 from math import comb, gcd
 
 import numpy as np
@@ -343,7 +343,9 @@ class Search:
         """Simulate so many strategies that are probably good, with cuts that take equally long, or more until one fits,
         and neighbours of the best. Whether any fits."""
         nodes: list[tuple[float, int, Node]] = []
-        likely = estimated_subspaces(self.grid, self.costs, degree_sets, self.recompute)
+        estimating = self.deadline.part(0.5 * self.deadline.remaining_s)
+        in_time = takewhile(lambda _: not estimating.passed, degree_sets)
+        likely = estimated_subspaces(self.grid, self.costs, in_time, self.recompute)
         for number, (estimate_s, subspace) in enumerate(likely[: TRIED * prices]):
             if (number >= prices and nodes) or self.deadline.passed or not self.near(estimate_s):
                 break
