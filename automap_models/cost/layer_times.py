@@ -320,7 +320,7 @@ class StepClock:
             if self.runtime.joins:
                 casts = np.where(forward & of_tokens & kernels.read_again, 0.0, casts)
             if self.runtime.casts_weights_once:
-                casts = np.where(of_tokens, casts, casts / micro_batches)
+                casts = np.where(of_tokens, casts, 0.0 if kernels.frozen else casts / micro_batches)
             elements += casts * amounts
         # 5 bytes an element: it is read for the largest one in 16 bits, read again, and written in 8
         return np.where(chosen, elements, 0.0) * (5.0 / self.bytes_per_s)

@@ -261,6 +261,16 @@ def test_weights_cast_once_a_step_cost_a_share_of_every_micro_batch() -> None:
     assert every - once == pytest.approx(15 / 16 * 1024 * 2048 * 5 / 5e11)
 
 
+def test_frozen_weights_are_never_cast() -> None:
+    """Of as many elements as above, to which nothing is added that makes gradients of parameters."""
+    trained, frozen = KernelList(), KernelList()
+    trained.linear(512, 2048, 1024, "columns")
+    frozen.product(WorkPass.FORWARD, (1, 512, 2048, 1024), trained.rows[0][4])  # type: ignore[arg-type]
+    runtime = Runtime(flash=False, casts_weights_once=True)
+    once, never = (_times(_layer(of), runtime, precision="fp8").forward for of in (trained, frozen))
+    assert once - never == pytest.approx(1 / 16 * 1024 * 2048 * 5 / 5e11)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 def test_products_of_one_value_take_as_long_joined_as_one_product(precision: str) -> None:
     """Two of 2,048 columns and one of 4,096, of so few tokens that all are bound by the memory."""

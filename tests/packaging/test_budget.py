@@ -23,8 +23,8 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_331, 37),
-    "cost": (4_296, 20),
+    "core": (8_337, 37),
+    "cost": (4_306, 20),
     "envs": (1_509, 12),
     "export": (2_529, 17),
     "formats": (5_386, 21),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_500, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_678, "files": 430, "compiled": 76, "numbers": 277}
+TOTALS = {"lines": 79_694, "files": 430, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
