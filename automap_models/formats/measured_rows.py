@@ -203,6 +203,8 @@ def _ran(row: RowDocument, runtime: RuntimeFile | None) -> RuntimeFile:
     ran = runtime_named(row.system, runtime, stated.get("cuda_graph", "none"))
     if _ASYNC.search(row.note or "") and row.tp != 1:
         stated["tensor_overlap"] = ASYNC_OVERLAP
+    if row.tp_comm_overlap is False:
+        stated["tensor_overlap"] = 0.0
     if row.ep_overlap is not None:
         stated["overlaps_experts"] = row.ep_overlap
     return msgspec.structs.replace(ran, **stated)

@@ -156,6 +156,7 @@ class RuntimeFile(AsInRuntime, kw_only=True):
             | {
                 "flash": year >= self.flash_from if flash is None else flash,
                 "flash_2": year >= self.flash_2_from if device in FLASH_2_DEVICES else self.flash_2,
+                "tensor_overlap": 0.0 if precision == "nvfp4" else self.tensor_overlap,  # recipes turn it off there
                 "gradient_bytes": self.gradient_bytes.get(precision, 4),
                 "gradient_moved_bytes": 0.0 if fused else self.gradient_moved_bytes.get(precision, CAST_GRADIENT_BYTES),
                 "weighs_within": year >= self.weighs_within_from,
