@@ -12,10 +12,13 @@ A planner's plan is the first of its own order that fits by their simulator, as 
 
 - `automap`: the planner of strategies on automap's clock of the devices, which reads no profile of theirs; its
   strategies are those that their simulator can price (fp32 by TF32, 1F1B, no ZeRO, no recomputation);
-- `automap on their times`: the same with each kind of device as fast as makes micro-batches take the time that they
-  take by their profile, sums of tensor parallelism included;
-- `search of this script`: an exact one on the numbers that their simulator computes with (sailor_clock.py), which no
-  user of automap has: it says what is to be had there.
+- `automap on their profile`: the same planner told what theirs are. The devices that share a layer are one device to
+  it, as fast as makes a micro-batch take the time that it takes by their profile, and as far from others as as many of
+  a machine are by their measured bandwidths, at the size of a micro-batch's activations. Nothing goes beside
+  computation, and no share of a link is lost.
+
+Their simulator rounds micro-batches up and counts all steps as of the samples that are asked for, so that each search
+also has the batch, 2 % larger at most, which most degrees of data parallelism divide.
 """
 
 from __future__ import annotations
@@ -29,22 +32,24 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, combinations, pairwise, product
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from common import print_rows, require_commit, tracked
-from sailor_clock import Clock, ClockedPlan, End, Replicas, shortest
 
 from automap_models.core.cluster import Cluster, NodeGroup, ZoneLink
 from automap_models.core.device import Device
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy, TransformerShape
+from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.planners.strategies.parts import Part, PartSearch
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
@@ -97,9 +102,15 @@ with contextlib.redirect_stdout(said):
 json.dump(answers, sys.stdout)
 """
 """Whether plans fit by their simulator, their steps a second, and the seconds that all-reduces take of a step."""
-THEIR_CLOCK, OUR_CLOCK, THEIR_TIMES = "search of this script", "automap", "automap on their times"
+OUR_CLOCK, THEIR_PROFILE = "automap", "automap on their profile"
 FREE = 1e15
 """Bytes, and bytes a second, of which nobody lacks any."""
+MACHINE = 4
+"""Devices of one of their machines."""
+ROUNDED = 1.02
+"""Most samples of a step over those that are asked for."""
+NEAR = 1.1
+"""Most seconds of a step over the shortest, of plans that stand by in case those before them do not fit."""
 PRICED: dict[str, Any] = {"precision": "fp32", "schedule": "1f1b", "zero": 0, "recompute": "none", "cp": 1, "vp": 1}
 """Strategies that their simulator can price."""
 
@@ -115,6 +126,8 @@ class Answer:
         search_s: to plan: of ours of a core, of theirs by the wall.
         refused: plans before it, in the planner's order, that do not fit.
         reduced_s: that all-reduces take of a step; of theirs nobody says.
+        here: steps a second by automap's clock, of as many samples as are asked for; nan where a strategy cannot say
+            the plan, where that takes part of a machine, or the cluster is not of one kind in one zone.
     """
 
     planner: str
@@ -123,6 +136,43 @@ class Answer:
     search_s: float
     refused: int
     reduced_s: float = math.nan
+    here: float = math.nan
+
+
+class Replicas(NamedTuple):
+    """Equal replicas of a stage: the kind of device and its zone, devices that share one, and how many there are."""
+
+    kind: str
+    tp: int
+    copies: int
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Samples of a micro-batch, and the layers and the devices of each stage."""
+
+    micro_batch: int
+    stages: tuple[tuple[range, tuple[Replicas, ...]], ...]
+
+    def dictionary(self) -> dict[str, Any]:
+        """As Sailor's simulator reads it, where kinds are A100-40_us-central1-a and the like."""
+        teams: list[list[tuple[list[tuple[str, int, str]], int]]] = []
+        used: dict[str, int] = {}
+        for _, team in self.stages:
+            teams.append([])
+            for name, tp, copies in team:
+                kind, zone = name.split("_")
+                teams[-1] += [([(kind, tp, zone)], tp)] * copies
+                used[kind] = used.get(kind, 0) + tp * copies
+        layers = [list(stage) for stage, _ in self.stages]
+        counts = {"num_stages": len(layers), "layers_per_stage": layers, "dp": [len(team) for team in teams]}
+        pipeline = {**counts, "tmp_per_stage": teams}
+        return {"pipeline_list": [pipeline], "mbs": self.micro_batch, "used_gpus": used}
+
+    def described(self) -> dict[str, Any]:
+        """As Sailor's simulator writes it."""
+        (pipeline,) = self.dictionary()["pipeline_list"]
+        return {"mbs": self.micro_batch, "pipelines": [{**pipeline, "tmp_stages": pipeline["tmp_per_stage"]}]}
 
 
 class Sailor:
@@ -182,7 +232,7 @@ class Sailor:
         heading, rows = self.rows(trace)
         return [dict(zip(heading.split(",")[2:], map(int, row.split(",")[2:]), strict=True)) for row in rows]
 
-    def theirs(self, planner: str, model: str, trace: str, number: int) -> Answer:
+    def theirs(self, planner: str, model: str, trace: str, number: int, asked: Asked) -> Answer:
         """One of their planners on a row of a trace; in place of a plan the reason why there is none."""
         folder = self.answers.resolve() / f"{TRACES[trace]}-{number}"
         path = folder / f"{planner}_{model}.json"
@@ -198,7 +248,8 @@ class Sailor:
                 return Answer(planner, error.stderr.strip().rpartition("\n")[2][:80], 0.0, math.nan, 0)
         (row,) = json.loads(path.read_text())
         plan = words(row["plan"]) if row["throughput"] else "none fits"
-        return Answer(planner, plan, row["throughput"], row["search_time"], row["oom_plans"])
+        here = asked.steps_per_s(row["plan"]) if row["throughput"] else math.nan
+        return Answer(planner, plan, row["throughput"], row["search_time"], row["oom_plans"], here=here)
 
     def command(self, planner: str, model: str, folder: Path) -> list[str | Path]:
         """That runs one of their planners on the trace in a folder, as their ae_scripts/planner/run_all_sim.py does."""
@@ -221,70 +272,47 @@ class Sailor:
         pairs = ((f"--{name}", str(value)) for name, value in options.items())
         return [self.python, base / "simulations/simulator.py", *(word for pair in pairs for word in pair)]
 
-    def clock(self, model: str, devices: Mapping[str, int]) -> Clock:
-        """The numbers that their simulator computes with; between regions the least bandwidth of their zones."""
-        profiles, sizes = self.read("simulations/profiles_tmp.json"), self.read("llm_info.json")
-        samples, places = self.read(f"simulations/configs/{MODELS[model]}")["global_batch_size"], regions(devices)
-        kinds, tps = {place: place.partition("_")[0] for place in places}, (1, 2, 4)
-        links = {
-            ((a, m), (b, n)): min((self.link((x, m), (y, n)) for x in places[a] for y in places[b]), key=itemgetter(1))
-            for a, b, m, n in product(places, places, tps, tps)
-        }
-        times = {place: profiles[model][kind] for place, kind in kinds.items()}
-        memory = {place: MEMORY_GIB[kind] for place, kind in kinds.items()}
-        return Clock(times, sizes[model], {ends: link[0] for ends, link in links.items()}, memory, samples)
-
     @cached_property
     def bandwidths(self) -> Any:
         """[zone][kind][devices][zone][kind][devices] → coefficients of the bandwidth, and the most in bytes/s."""
         return self.read("../providers/multizone_bandwidths_het.json")
 
-    def link(self, sender: End, receiver: End) -> tuple[list[float], float]:
-        """Between so many devices of a kind in a zone: coefficients of the bandwidth over the size, and the most."""
-        (kind, zone), (other, place) = sender[0].split("_"), receiver[0].split("_")
-        coefficients, most = self.bandwidths[zone][kind][str(sender[1])][place][other][str(receiver[1])]
-        return coefficients, most
+    def link(self, sender: str, receiver: str, count: int, sent_bytes: float | None = None) -> float:
+        """Bytes a second between so many devices of a machine each, by their kinds in zones; None is of any size."""
+        (kind, zone), (other, place) = sender.split("_"), receiver.split("_")
+        coefficients, most = self.bandwidths[zone][kind][str(count)][place][other][str(count)]
+        return float(most if sent_bytes is None else 1e9 * np.polyval(coefficients, np.log2(sent_bytes / 1e6)))
 
-    def cluster(self, devices: Mapping[str, int]) -> Cluster:
-        """Ours of their nodes; their simulator has no latency between zones."""
+    def cluster(
+        self, devices: Mapping[str, int], sharing: int = 1, sent_bytes: float | None = None, **speeds: float
+    ) -> Cluster:
+        """Of their machines; their simulator has no latency between zones.
+
+        Args:
+            devices: by kind and zone.
+            sharing: devices of a machine that stand for one; the others of it are then far from them.
+            sent_bytes: that bandwidths are of; None is the most of whole machines.
+            speeds: of what stands for one of each kind, over an A100.
+        """
+        used = MACHINE if sent_bytes is None else sharing
         groups = []
         for name, count in devices.items():
             kind, zone = name.split("_")
-            inter, memory = 4 * self.link((name, 1), (name, 1))[1], MEMORY_GIB[kind] * 2.0**30
-            groups.append(NodeGroup(count // 4, 4, 300e9, inter, memory, KINDS[kind], zone=zone))
+            intra, inter = 300e9, self.link(name, name, used, sent_bytes)
+            of = KINDS[kind]
+            memory, speed = sharing * MEMORY_GIB[kind] * 2.0**30, speeds.get(of)
+            groups.append(NodeGroup(count // used, used // sharing, intra, inter, memory, of, speed=speed, zone=zone))
         named = {name.split("_")[1]: name for name in devices}
-        links = [ZoneLink((a, b), 4 * self.link((named[a], 1), (named[b], 1))[1]) for a, b in combinations(named, 2)]
+        pairs = combinations(named, 2)
+        links = [ZoneLink((a, b), self.link(named[a], named[b], used, sent_bytes)) for a, b in pairs]
         return Cluster.of_groups(groups, zone_links=links)
 
-    def judged(self, model: str, plans: Sequence[ClockedPlan]) -> list[tuple[bool, float, float]]:
+    def judged(self, model: str, plans: Sequence[Pipeline]) -> list[tuple[bool, float, float]]:
         """What JUDGE says of plans."""
         dictionaries = [plan.dictionary() for plan in plans]
         question = json.dumps([str(self.root), MODELS[model], ZONE, dictionaries])
         answers = self._run([self.python, "-c", JUDGE], self.planner / "simulations", question)
         return [(fits, throughput, reduced_s) for fits, throughput, reduced_s in json.loads(answers)]
-
-
-def regions(devices: Mapping[str, int]) -> dict[str, list[str]]:
-    """Kind and region (A100-40_us-central1) → the devices' names in its zones, which have about the same bandwidth."""
-    places: dict[str, list[str]] = {}
-    for name in devices:
-        places.setdefault(name.rpartition("-")[0], []).append(name)
-    return places
-
-
-def spread(plan: ClockedPlan, devices: Mapping[str, int]) -> ClockedPlan:
-    """A plan on regions with its replicas in their zones, of which one after the other is filled."""
-    free, stages = dict(devices), []
-    for layers, team in plan.stages:
-        replicas = []
-        for place, tp, copies in team:
-            rest = copies
-            for name in regions(devices)[place]:
-                count = min(rest, free[name] // tp)
-                rest, free[name] = rest - count, free[name] - count * tp
-                replicas.append(Replicas(name, tp, count))
-        stages.append((layers, tuple(part for part in replicas if part.copies)))
-    return replace(plan, stages=tuple(stages))
 
 
 def words(plan: Mapping[str, Any]) -> str:
@@ -310,62 +338,117 @@ def span(counts: Sequence[int]) -> str:
     return f"{least}" if least == most else f"{least} to {most}"
 
 
-def in_tf32(device: Device) -> Device:
-    """The device with products of float32 in TF32 where it has that, as the times of their profile are."""
-    rates = device.matrix
-    return replace(device, matrix={**rates, "float32": rates.get("tf32", rates["float32"])})
+def in_tf32(name: str) -> Device:
+    """A kind of device with products of float32 in TF32 where it has that, as the times of their profile are."""
+    device = read_device(name)
+    return replace(device, matrix={**device.matrix, "float32": device.matrix.get("tf32", device.matrix["float32"])})
 
 
-def speed(device: Device, work: ModelWork, micro_batch: int, tp: int, profile: Mapping[str, Sequence[float]]) -> float:
-    """How many times as fast a device would be by whose clock micro-batches take the profile's time, sums included."""
-    pricing = StrategyPricing(work, Cluster(1, tp, FREE, FREE, FREE), device)
-    same: dict[str, Any] = PRICED | {"micro_batch": micro_batch, "tp": tp}
+def speed(device: Device, work: ModelWork, micro_batch: int, profile: Mapping[str, Sequence[float]]) -> float:
+    """How many times as fast a device would be on which micro-batches take the times of the profile's layers."""
+    pricing = StrategyPricing(work, Cluster(1, 1, FREE, FREE, FREE), device)
+    same: dict[str, Any] = PRICED | {"micro_batch": micro_batch}
     few, many = (pricing.price(Strategy(**same, global_batch=n * micro_batch))[0] for n in (8, 16))
     return (many - few) / 8 / sum(forward_s + backward_s for forward_s, backward_s, _ in profile.values())
 
 
-def own_clock(sailor: Sailor, model: str, devices: Mapping[str, int], on_theirs: bool) -> list[ClockedPlan]:
-    """The shortest strategies of each micro-batch and tp that all kinds have times of, in the planner's order.
+def batches(samples: int, micro_batch: int, units: int) -> list[int]:
+    """Samples of a step, and the rounded ones that most degrees of data parallelism of so many units divide."""
+    degrees = {units // stages for stages in range(1, units + 1)}
+    among = range(samples, int(ROUNDED * samples) + 1)
+    shared = [sum(batch % (degree * micro_batch) == 0 for degree in degrees) for batch in among]
+    return [*{samples: None, among[shared.index(max(shared))]: None}]
+
+
+class Asked:
+    """What automap is asked of a model on a cluster, for each micro-batch and tp that all kinds have times of.
 
     Args:
-        on_theirs: take the times of the profile in place of automap's.
+        profiled: whether it is told their profile, in place of kinds of devices that it knows.
     """
-    sizes = sailor.read(f"simulations/configs/{MODELS[model]}")
-    names = {"hidden_size": "n_embd", "num_layers": "n_layer", "heads": "n_head", "vocab_size": "vocab_size"}
-    config = {"model_type": "gpt2", "n_positions": sizes["sequence_length"], "tie_word_embeddings": False}
-    config |= {name: sizes[key] for key, name in names.items()}
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(config))
-        work = read_model_work(f"{folder}/config.json", sequence=sizes["sequence_length"], dtype="float32")
-    cluster, times = sailor.cluster(devices), sailor.read("simulations/profiles_tmp.json")[model]
-    kinds = dict.fromkeys(name.partition("_")[0] for name in devices)
-    device, best = in_tf32(read_device("a100-40")), []
-    for micro_batch, tp in product((1, 2, 4, 8), (1, 2, 4)):
-        if any(str(tp) not in times[kind].get(str(micro_batch), {}) for kind in kinds):
-            continue
-        groups = cluster.groups
-        if on_theirs:
-            lasting = {KINDS[kind]: times[kind][str(micro_batch)][str(tp)] for kind in kinds}
-            speeds = {name: speed(device, work, micro_batch, tp, profile) for name, profile in lasting.items()}
-            groups = tuple(replace(group, intra=FREE, speed=speeds[group.device]) for group in groups)
-        problem = StrategyProblem(
-            work=work,
-            cluster=Cluster.of_groups(groups, zone_links=cluster.zone_links),
-            device=device,
-            kinds={} if on_theirs else {KINDS[kind]: in_tf32(read_device(KINDS[kind])) for kind in kinds},
-            global_batch=sizes["global_batch_size"],
-            fixed={**PRICED, "micro_batch": micro_batch, "tp": tp},
+
+    def __init__(self, sailor: Sailor, model: str, devices: Mapping[str, int], *, profiled: bool) -> None:
+        self.sailor, self.model, self.devices, self.profiled = sailor, model, devices, profiled
+        sizes = sailor.read(f"simulations/configs/{MODELS[model]}")
+        names = {"hidden_size": "n_embd", "num_layers": "n_layer", "heads": "n_head", "vocab_size": "vocab_size"}
+        config = {"model_type": "gpt2", "n_positions": sizes["sequence_length"], "tie_word_embeddings": False}
+        config |= {name: sizes[key] for key, name in names.items()}
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "config.json").write_text(json.dumps(config))
+            self.work = read_model_work(f"{folder}/config.json", sequence=sizes["sequence_length"], dtype="float32")
+        self.samples, self.sample_bytes = (
+            sizes["global_batch_size"],
+            4 * sizes["sequence_length"] * sizes["hidden_size"],
         )
-        search = PartSearch(problem, StrategiesConfig(budget_s=1.0))
-        full = search.full()
-        search.run(partial(on_part, problem), full)
-        results = [*([] if full is None else [(Part(problem.cluster), full)]), *search.results]
-        charged = [(part.charged_s(one.cost.step_s), one) for part, one in results if one.plan is not None]
-        if charged:
-            _, result = min(charged, key=itemgetter(0))
-            plan = clocked(result.required_plan(), result.cost.step_s, work.shape, result.problem.cluster)
-            best.append((result.cost.step_s, plan))
-    return [plan for _, plan in sorted(best, key=lambda entry: entry[0])]
+        times, kinds = sailor.read("simulations/profiles_tmp.json")[model], {name.split("_")[0] for name in devices}
+        self.times = {KINDS[kind]: times[kind] for kind in sorted(kinds)}
+        a100 = in_tf32("a100-40")
+        bare = replace(a100.constants, overlap=0.0, intra_efficiency=1.0, inter_efficiency=1.0)
+        self.device = replace(a100, step=bare) if profiled else a100
+
+    def problems(self) -> Iterator[tuple[int, StrategyProblem]]:
+        """Problems, each with the devices that stand for one in it."""
+        for micro_batch, tp in product((1, 2, 4, 8), (1, 2, 4)):
+            if any(str(tp) not in times.get(str(micro_batch), {}) for times in self.times.values()):
+                continue
+            for batch in batches(self.samples, micro_batch, sum(self.devices.values()) // tp):
+                yield (tp if self.profiled else 1), self.problem(micro_batch, tp, batch)
+
+    def problem(self, micro_batch: int, tp: int, batch: int) -> StrategyProblem:
+        """Of one micro-batch, tp and batch."""
+        kinds = {} if self.profiled else {kind: in_tf32(kind) for kind in self.times}
+        cluster = self.sailor.cluster(self.devices)
+        if self.profiled:
+            lasting = {kind: times[str(micro_batch)][str(tp)] for kind, times in self.times.items()}
+            speeds = {kind: speed(self.device, self.work, micro_batch, layers) for kind, layers in lasting.items()}
+            cluster = self.sailor.cluster(self.devices, tp, micro_batch * self.sample_bytes, **speeds)
+        return StrategyProblem(
+            work=self.work,
+            cluster=cluster,
+            device=self.device,
+            kinds=kinds,
+            global_batch=batch,
+            fixed={**PRICED, "micro_batch": micro_batch, "tp": 1 if self.profiled else tp},
+        )
+
+    def plans(self) -> list[Pipeline]:
+        """The shortest strategies of the problems, in the planner's order."""
+        ranked: list[tuple[float, Pipeline]] = []
+        for sharing, problem in self.problems():
+            best_s = NEAR * min((step_s for step_s, _ in ranked), default=math.inf)
+            search = PartSearch(replace(problem, below_s=best_s), StrategiesConfig(budget_s=1.0))
+            with suppress(BadInput):  # no devices share so many samples
+                full = search.full()
+                search.run(partial(on_part, problem), full, (0.0, best_s))
+                results = [*([] if full is None else [(Part(problem.cluster), full)]), *search.results]
+                charged = [(part.charged_s(one.cost.step_s), one) for part, one in results if one.plan is not None]
+                if charged:
+                    _, best = min(charged, key=itemgetter(0))
+                    plan = pipeline(best.required_plan(), self.work.shape, best.problem.cluster, sharing)
+                    ranked.append((best.cost.step_s, plan))
+        return [plan for _, plan in sorted(ranked, key=itemgetter(0))]
+
+    def steps_per_s(self, plan: Mapping[str, Any]) -> float:
+        """Of the samples that are asked for, of a plan of one kind of device in one zone; nan where none says it."""
+        if len(self.devices) > 1 or len(plan.get("pipelines", ())) != 1:
+            return math.nan
+        (one,), micro_batch = plan["pipelines"], plan["mbs"]
+        teams = {(len(team), *{tp for _, tp in team}) for team in one["tmp_stages"]}
+        if len(teams) > 1 or len(team := teams.pop()) != 2:
+            return math.nan
+        (dp, tp), layers = team, [len(stage) for stage in one["layers_per_stage"]]
+        layers[0] -= 1  # the embedding
+        layers[-1] -= 1  # the head
+        devices = tp * dp * len(layers)
+        if min(layers) < 1 or devices % MACHINE:
+            return math.nan
+        batch = math.ceil(self.samples / (dp * micro_batch)) * dp * micro_batch
+        degrees: dict[str, Any] = PRICED | {"tp": tp, "dp": dp, "pp": len(layers), "layers": tuple(layers)}
+        strategy = Strategy(**degrees, micro_batch=micro_batch, global_batch=batch)
+        (group,), kinds = self.sailor.cluster(self.devices).node_groups, dict.fromkeys(self.times, self.device)
+        cluster = Cluster.of_groups([replace(group, nodes=devices // MACHINE)])
+        step_s, *_ = StrategyPricing(self.work, cluster, self.device, kinds=kinds).price(strategy)
+        return float(batch / self.samples / step_s)
 
 
 def on_part(problem: StrategyProblem, cluster: Cluster) -> StrategyProblem:
@@ -373,35 +456,28 @@ def on_part(problem: StrategyProblem, cluster: Cluster) -> StrategyProblem:
     return replace(problem, cluster=cluster)
 
 
-def clocked(strategy: Strategy, step_s: float, shape: TransformerShape, cluster: Cluster) -> ClockedPlan:
+def pipeline(strategy: Strategy, shape: TransformerShape, cluster: Cluster, sharing: int) -> Pipeline:
     """A strategy as a pipeline of their layers, of which the first is the embedding and the last one the head."""
     ends = list(accumulate(strategy.stage_layers(shape), initial=1))
     ends[0], ends[-1] = 0, ends[-1] + 1
     kinds = {device: kind for kind, device in KINDS.items()}
     names = [f"{kinds[g.device]}_{g.zone}" for g in cluster.groups for _ in range(g.nodes * g.devices_per_node)]
-    size = strategy.devices // strategy.pp
+    size, tp = strategy.devices // strategy.pp, strategy.tp
     ranks = [names[first : first + size] for first in range(0, strategy.devices, size)]
     teams = [
-        tuple(Replicas(name, strategy.tp, rank.count(name) // strategy.tp) for name in dict.fromkeys(rank))
-        for rank in ranks
+        tuple(Replicas(name, tp * sharing, rank.count(name) // tp) for name in dict.fromkeys(rank)) for rank in ranks
     ]
     stages = [(range(*pair), team) for pair, team in zip(pairwise(ends), teams, strict=True)]
-    return ClockedPlan(strategy.micro_batch, tuple(stages), step_s)
+    return Pipeline(strategy.micro_batch, tuple(stages))
 
 
-def ours(sailor: Sailor, model: str, devices: Mapping[str, int]) -> Iterator[Answer]:
-    """Answers of ours on a cluster, by each of the clocks that has something to say of it."""
-    clock, places = sailor.clock(model, devices), regions(devices)
-    counts = {place: sum(devices[name] for name in names) for place, names in places.items()}
-    searches: dict[str, Callable[[], list[ClockedPlan]]] = {
-        THEIR_CLOCK: lambda: [spread(plan, devices) for plan in shortest(clock, counts)],
-        OUR_CLOCK: lambda: own_clock(sailor, model, devices, on_theirs=False),
-        THEIR_TIMES: lambda: own_clock(sailor, model, devices, on_theirs=True),
-    }
-    timed = []
-    for name, search in searches.items():
+def ours(asked: Asked, profiled: Asked) -> Iterator[Answer]:
+    """Answers of ours on a cluster, without their profile and with it."""
+    timed, sailor, model = [], asked.sailor, asked.model
+    for name, of in ((OUR_CLOCK, asked), (THEIR_PROFILE, profiled)):
         begin = time.process_time()
-        timed.append((name, search(), time.process_time() - begin))
+        plans = of.plans()
+        timed.append((name, plans, time.process_time() - begin))
     judged = iter(sailor.judged(model, [plan for _, plans, _ in timed for plan in plans]))
     for name, plans, search_s in timed:
         verdicts = [next(judged) for _ in plans]
@@ -410,20 +486,36 @@ def ours(sailor: Sailor, model: str, devices: Mapping[str, int]) -> Iterator[Ans
             yield Answer(name, "none fits", 0.0, search_s, len(plans))
         else:
             _, throughput, reduced_s = verdicts[first]
-            yield Answer(name, words(plans[first].described()), throughput, search_s, first, reduced_s)
+            described = plans[first].described()
+            here = asked.steps_per_s(described)
+            yield Answer(name, words(described), throughput, search_s, first, reduced_s, here)
 
 
 HEADINGS = (
     *("model", "cluster", "planner", "plan", "steps a second", "over the best"),
-    *("plans in s", "do not fit before", "all-reduce in s"),
+    *("plans in s", "do not fit before", "all-reduce in s", "by automap's clock"),
 )
 
 
 def cells(case: tuple[str, str], answer: Answer, best: float) -> tuple[str, ...]:
     """A row of the table."""
     numbers = (answer.throughput, 4), (answer.throughput / best, 3), (answer.search_s, 2), (answer.reduced_s, 2)
-    rate, ratio, search, reduced = ("–" if math.isnan(number) else f"{number:.{digits}f}" for number, digits in numbers)
-    return *case, answer.planner, answer.plan, rate, ratio, search, str(answer.refused), reduced
+    texts = ("–" if math.isnan(number) else f"{number:.{digits}f}" for number, digits in (*numbers, (answer.here, 4)))
+    rate, ratio, search, reduced, here = texts
+    return *case, answer.planner, answer.plan, rate, ratio, search, str(answer.refused), reduced, here
+
+
+def compared(pairs: Sequence[tuple[Answer, Sequence[Answer]]]) -> str:
+    """How ours compare with the best of theirs, and in how much of the time of that one and of all of theirs."""
+    best = [max(others, key=attrgetter("throughput")) for _, others in pairs]
+    ratios = [mine.throughput / one.throughput for (mine, _), one in zip(pairs, best, strict=True)]
+    times = geometric_mean(mine.search_s / one.search_s for (mine, _), one in zip(pairs, best, strict=True))
+    ours_s = sum(mine.search_s for mine, _ in pairs)
+    theirs_s = sum(one.search_s for _, others in pairs for one in others if not math.isnan(one.search_s))
+    return (
+        f"throughput over that of the best of theirs {geometric_mean(ratios):.3f} in the geometric mean, "
+        f"{min(ratios):.3f} at worst,\nin {times:.2f} times its time and {ours_s / theirs_s:.3f} of that of all theirs"
+    )
 
 
 def main() -> None:
@@ -440,29 +532,24 @@ def main() -> None:
     options = parser.parse_args()
     require_commit(options.clone, COMMIT, "Sailor's artefact")
     sailor = Sailor(options.clone, options.python.absolute(), options.answers, options.limit)
-    comparisons: list[tuple[Answer, Answer]] = []
+    comparisons: list[tuple[Answer, list[Answer]]] = []
 
     def rows() -> Iterator[tuple[str, ...]]:
         for model, trace in product(options.model or MODELS, options.cluster or TRACES):
             planners = [name for name in PLANNERS[trace] if name in (options.planner or PROFILES)]
             for number, devices in enumerate(sailor.clusters(trace)[: options.rows]):
-                mine = list(ours(sailor, model, devices))
-                others = [sailor.theirs(name, model, trace, number) for name in tracked(planners, "theirs")]
-                best = max(others, key=lambda answer: answer.throughput)
-                comparisons.extend((answer, best) for answer in mine)
+                asked, profiled = (Asked(sailor, model, devices, profiled=told) for told in (False, True))
+                mine = list(ours(asked, profiled))
+                others = [sailor.theirs(name, model, trace, number, asked) for name in tracked(planners, "theirs")]
+                comparisons.extend((answer, others) for answer in mine)
                 case = model, " + ".join(f"{count} {name.replace('_', ' ')}" for name, count in devices.items())
-                yield from (cells(case, answer, best.throughput or math.nan) for answer in [*mine, *others])
+                best = max(answer.throughput for answer in others) or math.nan
+                yield from (cells(case, answer, best) for answer in [*mine, *others])
 
     print_rows(HEADINGS, rows())
-    for name in (THEIR_CLOCK, OUR_CLOCK, THEIR_TIMES):
-        pairs = [
-            (mine, best) for mine, best in comparisons if mine.planner == name and mine.throughput * best.throughput
-        ]
-        if pairs:
-            ratios = [mine.throughput / best.throughput for mine, best in pairs]
-            times = geometric_mean(mine.search_s / best.search_s for mine, best in pairs)
-            print(f"\n{name}: throughput over that of the best of theirs {geometric_mean(ratios):.3f} in the geometric")
-            print(f"mean, {min(ratios):.3f} at worst, in {times:.2f} times its time, on {len(pairs)} clusters")
+    for name in (OUR_CLOCK, THEIR_PROFILE):
+        pairs = [(mine, others) for mine, others in comparisons if mine.planner == name]
+        print(f"\n{name}: {compared(pairs)}, on {len(pairs)} clusters")
 
 
 if __name__ == "__main__":

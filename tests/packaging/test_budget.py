@@ -50,7 +50,7 @@ BUDGET = {
     "infer": (6_154, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_500, 35),
+    "benchmarks": (6_249, 34),
 }
 """Package → lines, files."""
 TOTALS = {"lines": 79_698, "files": 430, "compiled": 76, "numbers": 277}
