@@ -37,7 +37,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, combinations, pairwise, product
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, NamedTuple
@@ -51,7 +51,8 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy, TransformerShape
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
-from automap_models.planners.strategies.parts import Part, PartSearch
+from automap_models.planners.strategies.part_search import PartSearch
+from automap_models.planners.strategies.parts import Part
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing
 from automap_models.workloads.source import read_model_work
@@ -63,6 +64,8 @@ TRACES = {
     "homogeneous": "gpu_trace_scaled",
     "mixed": "gpu_trace_heterogeneous_imbalanced",
     "zones": "gpu_trace_multizone",
+    "cost": "gpu_trace_2zones_2gpus",
+    "budget": "gpu_trace_2zones_2gpus",
 }
 PROFILES = {
     "SAILOR": None,
@@ -81,8 +84,46 @@ PLANNERS = {
     "homogeneous": tuple(PROFILES),
     "mixed": ("SAILOR", "AMP", "FlashFlex", "Metis"),
     "zones": ("SAILOR", "DTFM"),
+    "cost": (least_cost := ("SAILOR", "AMP", "DTFM", "FlashFlex", "Galvatron", "Metis")),
+    "budget": least_cost,
 }
 """Clusters → the planners that their evaluation of them has."""
+
+
+class Goal(NamedTuple):
+    """What a trace asks for: the most steps a second, of at most so many dollars each where that is given; or the least
+    dollars a step, of at least so many a second."""
+
+    cheapest: bool = False
+    limit: float = 0.0
+
+    def missed(self, rate: float, dollars: float) -> bool:
+        """Whether a plan of so many steps a second, of so many dollars each, is beyond the limit."""
+        return bool(self.limit) and (rate < self.limit if self.cheapest else dollars > self.limit)
+
+    def merit(self, rate: float, dollars: float) -> float:
+        """The more the better, 0 where there is no plan."""
+        return 1.0 / dollars if self.cheapest and rate else rate
+
+    @property
+    def words(self) -> str:
+        """What is more where a plan is better."""
+        if self.cheapest:
+            return f"steps a dollar, at {self.limit:g} steps a second or more"
+        return "steps a second" + (f", at {self.limit:g} $ a step or less" if self.limit else "")
+
+
+GOALS = {"cost": Goal(cheapest=True, limit=0.2), "budget": Goal(limit=1.2)}
+"""Clusters → the goal that their evaluation of them has, if that is not just the most steps a second."""
+
+
+def goal_of(trace: str) -> Goal:
+    """What a trace asks for."""
+    return GOALS.get(trace, Goal())
+
+
+DOLLARS = {"A100-40": 3.673385, "V100-16": 2.859998}
+"""An hour of a device, in their zones."""
 MEMORY_GIB = {"A100-40": 40, "V100-16": 16}
 KINDS = {"A100-40": "a100-40", "V100-16": "v100"}
 """Kind of device → its name here."""
@@ -97,11 +138,14 @@ said = io.StringIO()
 with contextlib.redirect_stdout(said):
     simulator = Simulator(root, read("/simulations/configs/" + model), read("/llm_info.json"), False,
                           read("/simulations/profiles_tmp.json"), zone)
-    answers = [(bool(simulator.check_config_fits(plan)), simulate_plan(simulator, plan, zone)[0],
-                simulator.estimate_sync_time(convert_homogeneous(plan, simulator.training_config))) for plan in plans]
+    answers = []
+    for plan in plans:
+        rate, _, computing, sending, *_ = simulate_plan(simulator, plan, zone)
+        reduced_s = simulator.estimate_sync_time(convert_homogeneous(plan, simulator.training_config))
+        answers.append((bool(simulator.check_config_fits(plan)), rate, computing + sending, reduced_s))
 json.dump(answers, sys.stdout)
 """
-"""Whether plans fit by their simulator, their steps a second, and the seconds that all-reduces take of a step."""
+"""Whether plans fit by their simulator, their steps a second, dollars a step, and seconds of a step in all-reduces."""
 OUR_CLOCK, THEIR_PROFILE = "automap", "automap on their profile"
 FREE = 1e15
 """Bytes, and bytes a second, of which nobody lacks any."""
@@ -123,6 +167,7 @@ class Answer:
         planner: who made it.
         plan: in words.
         throughput: steps a second by their simulator; 0 where no plan fits.
+        dollars: of a step, what leaves zones included.
         search_s: to plan: of ours of a core, of theirs by the wall.
         refused: plans before it, in the planner's order, that do not fit.
         reduced_s: that all-reduces take of a step; of theirs nobody says.
@@ -133,6 +178,7 @@ class Answer:
     planner: str
     plan: str
     throughput: float
+    dollars: float
     search_s: float
     refused: int
     reduced_s: float = math.nan
@@ -234,24 +280,26 @@ class Sailor:
 
     def theirs(self, planner: str, model: str, trace: str, number: int, asked: Asked) -> Answer:
         """One of their planners on a row of a trace; in place of a plan the reason why there is none."""
-        folder = self.answers.resolve() / f"{TRACES[trace]}-{number}"
+        goal = f"-{trace}" if trace in GOALS else ""
+        folder = self.answers.resolve() / f"{TRACES[trace]}-{number}{goal}"
         path = folder / f"{planner}_{model}.json"
         if not path.exists():
             heading, rows = self.rows(trace)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "trace.csv").write_text(f"{heading}\n{rows[number]}\n")
             try:
-                self._run(self.command(planner, model, folder), self.root, limit_s=self.limit_s)
+                self._run(self.command(planner, model, folder, goal_of(trace)), self.root, limit_s=self.limit_s)
             except subprocess.TimeoutExpired:
-                return Answer(planner, f"no answer in {self.limit_s:.0f} s", 0.0, math.nan, 0)
+                return Answer(planner, f"no answer in {self.limit_s:.0f} s", 0.0, math.nan, math.nan, 0)
             except subprocess.CalledProcessError as error:
-                return Answer(planner, error.stderr.strip().rpartition("\n")[2][:80], 0.0, math.nan, 0)
+                return Answer(planner, error.stderr.strip().rpartition("\n")[2][:80], 0.0, math.nan, math.nan, 0)
         (row,) = json.loads(path.read_text())
         plan = words(row["plan"]) if row["throughput"] else "none fits"
         here = asked.steps_per_s(row["plan"]) if row["throughput"] else math.nan
-        return Answer(planner, plan, row["throughput"], row["search_time"], row["oom_plans"], here=here)
+        rate, dollars = row["throughput"], row["cost_per_iteration"]
+        return Answer(planner, plan, rate, dollars, row["search_time"], row["oom_plans"], here=here)
 
-    def command(self, planner: str, model: str, folder: Path) -> list[str | Path]:
+    def command(self, planner: str, model: str, folder: Path, goal: Goal) -> list[str | Path]:
         """That runs one of their planners on the trace in a folder, as their ae_scripts/planner/run_all_sim.py does."""
         base, sizes = self.planner, "_aceso" if planner == "Aceso" else ""
         profile = PROFILES[planner]
@@ -261,7 +309,8 @@ class Sailor:
             "basic_cluster_config_json": base / "simulations/configs/basic_cluster_config.json",
             "training_config_json": base / f"simulations/configs/{MODELS[model]}",
             "result_dir_path": folder,
-            "objective": "throughput",
+            "objective": "iteration_cost" if goal.cheapest else "throughput",
+            "min_throughput" if goal.cheapest else "max_cost": goal.limit,
             "planner": planner,
             "sailor_profile_file_dir": f"{base}/sailor_planner/profiles/{model}/",
             "quotas_dict": base / "sailor_planner/dummy_quotas_dict.json",
@@ -307,12 +356,12 @@ class Sailor:
         links = [ZoneLink((a, b), self.link(named[a], named[b], used, sent_bytes)) for a, b in pairs]
         return Cluster.of_groups(groups, zone_links=links)
 
-    def judged(self, model: str, plans: Sequence[Pipeline]) -> list[tuple[bool, float, float]]:
+    def judged(self, model: str, plans: Sequence[Pipeline]) -> list[tuple[bool, float, float, float]]:
         """What JUDGE says of plans."""
         dictionaries = [plan.dictionary() for plan in plans]
         question = json.dumps([str(self.root), MODELS[model], ZONE, dictionaries])
         answers = self._run([self.python, "-c", JUDGE], self.planner / "simulations", question)
-        return [(fits, throughput, reduced_s) for fits, throughput, reduced_s in json.loads(answers)]
+        return [tuple(answer) for answer in json.loads(answers)]
 
 
 def words(plan: Mapping[str, Any]) -> str:
@@ -364,11 +413,12 @@ class Asked:
     """What automap is asked of a model on a cluster, for each micro-batch and tp that all kinds have times of.
 
     Args:
+        goal: what is best.
         profiled: whether it is told their profile, in place of kinds of devices that it knows.
     """
 
-    def __init__(self, sailor: Sailor, model: str, devices: Mapping[str, int], *, profiled: bool) -> None:
-        self.sailor, self.model, self.devices, self.profiled = sailor, model, devices, profiled
+    def __init__(self, sailor: Sailor, model: str, devices: Mapping[str, int], goal: Goal, *, profiled: bool) -> None:
+        self.sailor, self.model, self.devices, self.goal, self.profiled = sailor, model, devices, goal, profiled
         sizes = sailor.read(f"simulations/configs/{MODELS[model]}")
         names = {"hidden_size": "n_embd", "num_layers": "n_layer", "heads": "n_head", "vocab_size": "vocab_size"}
         config = {"model_type": "gpt2", "n_positions": sizes["sequence_length"], "tie_word_embeddings": False}
@@ -411,21 +461,33 @@ class Asked:
             fixed={**PRICED, "micro_batch": micro_batch, "tp": 1 if self.profiled else tp},
         )
 
+    def charged(self, sharing: int, part: Part, step_s: float) -> tuple[float, float]:
+        """What a step on a part is compared by: whether it misses the goal's limit, and its seconds or dollars."""
+        kinds = {device: kind for kind, device in KINDS.items()}
+        hour = sum(g.nodes * g.devices_per_node * DOLLARS[kinds[g.device]] for g in part.cluster.node_groups)
+        dollars = sharing * hour / 3600 * step_s
+        return float(self.goal.missed(1 / step_s, dollars)), part.charged_s(dollars if self.goal.cheapest else step_s)
+
     def plans(self) -> list[Pipeline]:
-        """The shortest strategies of the problems, in the planner's order."""
-        ranked: list[tuple[float, Pipeline]] = []
+        """The best strategies of the problems, in the planner's order."""
+        ranked: list[tuple[tuple[float, float], Pipeline]] = []
         for sharing, problem in self.problems():
-            best_s = NEAR * min((step_s for step_s, _ in ranked), default=math.inf)
-            search = PartSearch(replace(problem, below_s=best_s), StrategiesConfig(budget_s=1.0))
+            missed, least = min((charged for charged, _ in ranked), default=(math.inf, math.inf))
+            limit = missed, NEAR * least
+            below_s = limit[1] if self.goal == Goal() else math.inf
+            charge = partial(self.charged, sharing)
+            search = PartSearch(
+                replace(problem, below_s=below_s), StrategiesConfig(budget_s=1.0), charge, sized=self.goal.cheapest
+            )
             with suppress(BadInput):  # no devices share so many samples
                 full = search.full()
-                search.run(partial(on_part, problem), full, (0.0, best_s))
+                search.run(partial(on_part, problem), full, limit)
                 results = [*([] if full is None else [(Part(problem.cluster), full)]), *search.results]
-                charged = [(part.charged_s(one.cost.step_s), one) for part, one in results if one.plan is not None]
-                if charged:
-                    _, best = min(charged, key=itemgetter(0))
+                fitting = [(charge(part, one.cost.step_s), one) for part, one in results if one.plan is not None]
+                if fitting:
+                    charged, best = min(fitting, key=itemgetter(0))
                     plan = pipeline(best.required_plan(), self.work.shape, best.problem.cluster, sharing)
-                    ranked.append((best.cost.step_s, plan))
+                    ranked.append((charged, plan))
         return [plan for _, plan in sorted(ranked, key=itemgetter(0))]
 
     def steps_per_s(self, plan: Mapping[str, Any]) -> float:
@@ -481,39 +543,43 @@ def ours(asked: Asked, profiled: Asked) -> Iterator[Answer]:
     judged = iter(sailor.judged(model, [plan for _, plans, _ in timed for plan in plans]))
     for name, plans, search_s in timed:
         verdicts = [next(judged) for _ in plans]
-        first = next((i for i, (fits, *_) in enumerate(verdicts) if fits), None)
+        good = (i for i, (fits, rate, cost, _) in enumerate(verdicts) if fits and not asked.goal.missed(rate, cost))
+        first = next(good, None)
         if first is None:
-            yield Answer(name, "none fits", 0.0, search_s, len(plans))
+            yield Answer(name, "none fits", 0.0, math.nan, search_s, len(plans))
         else:
-            _, throughput, reduced_s = verdicts[first]
+            _, throughput, dollars, reduced_s = verdicts[first]
             described = plans[first].described()
             here = asked.steps_per_s(described)
-            yield Answer(name, words(described), throughput, search_s, first, reduced_s, here)
+            yield Answer(name, words(described), throughput, dollars, search_s, first, reduced_s, here)
 
 
 HEADINGS = (
-    *("model", "cluster", "planner", "plan", "steps a second", "over the best"),
+    *("model", "cluster", "planner", "plan", "steps a second", "$ a step", "over the best"),
     *("plans in s", "do not fit before", "all-reduce in s", "by automap's clock"),
 )
 
 
-def cells(case: tuple[str, str], answer: Answer, best: float) -> tuple[str, ...]:
+def cells(case: tuple[str, str], answer: Answer, ratio: float) -> tuple[str, ...]:
     """A row of the table."""
-    numbers = (answer.throughput, 4), (answer.throughput / best, 3), (answer.search_s, 2), (answer.reduced_s, 2)
-    texts = ("–" if math.isnan(number) else f"{number:.{digits}f}" for number, digits in (*numbers, (answer.here, 4)))
-    rate, ratio, search, reduced, here = texts
-    return *case, answer.planner, answer.plan, rate, ratio, search, str(answer.refused), reduced, here
+    numbers = (answer.throughput, 4), (answer.dollars, 4), (ratio, 3), (answer.search_s, 2), (answer.reduced_s, 2)
+    texts = ["–" if math.isnan(number) else f"{number:.{digits}f}" for number, digits in (*numbers, (answer.here, 4))]
+    return *case, answer.planner, answer.plan, *texts[:4], str(answer.refused), *texts[4:]
 
 
-def compared(pairs: Sequence[tuple[Answer, Sequence[Answer]]]) -> str:
+def compared(pairs: Sequence[tuple[Answer, Sequence[Answer]]], goal: Goal) -> str:
     """How ours compare with the best of theirs, and in how much of the time of that one and of all of theirs."""
-    best = [max(others, key=attrgetter("throughput")) for _, others in pairs]
-    ratios = [mine.throughput / one.throughput for (mine, _), one in zip(pairs, best, strict=True)]
+
+    def merit(answer: Answer) -> float:
+        return goal.merit(answer.throughput, answer.dollars)
+
+    best = [max(others, key=merit) for _, others in pairs]
+    ratios = [merit(mine) / merit(one) for (mine, _), one in zip(pairs, best, strict=True)]
     times = geometric_mean(mine.search_s / one.search_s for (mine, _), one in zip(pairs, best, strict=True))
     ours_s = sum(mine.search_s for mine, _ in pairs)
     theirs_s = sum(one.search_s for _, others in pairs for one in others if not math.isnan(one.search_s))
     return (
-        f"throughput over that of the best of theirs {geometric_mean(ratios):.3f} in the geometric mean, "
+        f"{goal.words}, over the best of theirs, {geometric_mean(ratios):.3f} in the geometric mean, "
         f"{min(ratios):.3f} at worst,\nin {times:.2f} times its time and {ours_s / theirs_s:.3f} of that of all theirs"
     )
 
@@ -532,24 +598,28 @@ def main() -> None:
     options = parser.parse_args()
     require_commit(options.clone, COMMIT, "Sailor's artefact")
     sailor = Sailor(options.clone, options.python.absolute(), options.answers, options.limit)
-    comparisons: list[tuple[Answer, list[Answer]]] = []
+    comparisons: dict[tuple[Goal, str], list[tuple[Answer, list[Answer]]]] = {}
 
     def rows() -> Iterator[tuple[str, ...]]:
         for model, trace in product(options.model or MODELS, options.cluster or TRACES):
-            planners = [name for name in PLANNERS[trace] if name in (options.planner or PROFILES)]
+            planners, goal = [name for name in PLANNERS[trace] if name in (options.planner or PROFILES)], goal_of(trace)
             for number, devices in enumerate(sailor.clusters(trace)[: options.rows]):
-                asked, profiled = (Asked(sailor, model, devices, profiled=told) for told in (False, True))
+                asked, profiled = (Asked(sailor, model, devices, goal, profiled=told) for told in (False, True))
                 mine = list(ours(asked, profiled))
                 others = [sailor.theirs(name, model, trace, number, asked) for name in tracked(planners, "theirs")]
-                comparisons.extend((answer, others) for answer in mine)
-                case = model, " + ".join(f"{count} {name.replace('_', ' ')}" for name, count in devices.items())
-                best = max(answer.throughput for answer in others) or math.nan
-                yield from (cells(case, answer, best) for answer in [*mine, *others])
+                for answer in mine:
+                    comparisons.setdefault((goal, answer.planner), []).append((answer, others))
+                where = " + ".join(f"{count} {name.replace('_', ' ')}" for name, count in devices.items())
+                case = model, f"{where}: {goal.words}" if goal.limit else where
+                merits = [goal.merit(answer.throughput, answer.dollars) for answer in (*mine, *others)]
+                best = max(merits[len(mine) :]) or math.nan
+                yield from (
+                    cells(case, answer, merit / best) for answer, merit in zip([*mine, *others], merits, strict=True)
+                )
 
     print_rows(HEADINGS, rows())
-    for name in (OUR_CLOCK, THEIR_PROFILE):
-        pairs = [(mine, others) for mine, others in comparisons if mine.planner == name]
-        print(f"\n{name}: {compared(pairs)}, on {len(pairs)} clusters")
+    for (goal, name), pairs in comparisons.items():
+        print(f"\n{name}: {compared(pairs, goal)}, on {len(pairs)} clusters")
 
 
 if __name__ == "__main__":

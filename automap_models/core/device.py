@@ -165,8 +165,8 @@ class Device:
         sustained: share of the peaks at the clock that the device's power limit lets products of training steps run at,
             where that is lower than the one the peaks are of.
         step: constants fitted to training steps; None where none have been, which takes the means (`constants`).
-        left_out: least and largest median error of a source of measured steps under constants that are fitted to the
-            other sources (docs/reference/accuracy.md); None where that is not known.
+        left_out: least and largest median error of a source of measured steps under constants that are fitted to
+            other ones (docs/reference/accuracy.md); None where that is not known.
         fitted_to: sources of the measured steps that the constants are fitted to.
         host: time that the processor beside it takes to launch kernels over that of x86 hosts.
         cluster: whose nodes and links are the usual ones of such devices, by name or file; None where nobody says.

@@ -214,8 +214,8 @@ class StrategyRequest(PlanRequest):
         reserve: bytes that are left free: of each device under None, of devices of a rank beside that by its number.
         target: the framework that is to run it, whose limits hold; None for any.
         devices: least and most devices of a sweep; None for the cluster as it is.
-        minimize: what the chosen one of several clusters has the least of, one of MINIMIZED; None is the step of
-            several that `topo` names, with commas between, and else the one that it names.
+        minimize: what the chosen one of several clusters, or of fewer nodes of them, has the least of, one of
+            MINIMIZED; None is the step of those that `topo` names, with commas between.
         goal: the whole training; None where nobody asks what that takes.
     """
 

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate
@@ -24,7 +25,8 @@ from automap_models.core.training_run import TrainingRun
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import SIZED, clusters_named
 from automap_models.planners.base import Watch
-from automap_models.planners.strategies.parts import Idle, Part, PartSearch, Searched
+from automap_models.planners.strategies.part_search import PartSearch, Searched
+from automap_models.planners.strategies.parts import Idle, Part
 from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem
 from automap_models.planners.strategies.remedies import surely
 from automap_models.requests import PlanRequest, StrategyRequest
@@ -84,6 +86,25 @@ def is_choice(request: StrategyRequest) -> bool:
     """Whether one of these, or a part of one, is to be chosen; else the first one is meant, and others are shown beside
     it."""
     return request.minimize is not None or request.devices is None
+
+
+def _is_sized(request: StrategyRequest) -> bool:
+    """Whether fewer devices may be better for being fewer."""
+    return request.minimize in ("cost", "devices") or (request.goal is not None and request.goal.max_cost is not None)
+
+
+def part_search(
+    problem: StrategyProblem,
+    config: StrategiesConfig,
+    watch: Watch,
+    choosing: StrategyRequest | None,
+    min_gain: float,
+) -> PartSearch:
+    """The search of a problem's cluster, and of its parts where one is to be chosen."""
+    if choosing is None:
+        return PartSearch(problem, config, watch=watch)
+    charge = partial(charged, choosing, problem, min_gain=min_gain)
+    return PartSearch(problem, config, charge, watch, sized=_is_sized(choosing))
 
 
 def _sizes(cluster: Cluster, least: int, most: int) -> Iterator[Cluster]:

@@ -37,7 +37,8 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.profile_strategy import PATIENT
 from automap_models.planners.portfolio.space import default_batch
 from automap_models.planners.strategies.compare import Alternative, Compared, Comparisons
-from automap_models.planners.strategies.parts import Part, PartSearch, Searched
+from automap_models.planners.strategies.part_search import Searched
+from automap_models.planners.strategies.parts import Part
 from automap_models.planners.strategies.planner import is_trained
 from automap_models.planners.strategies.problem import (
     StrategiesConfig,
@@ -53,12 +54,12 @@ from automap_models.requests import StrategyRequest, device_on
 from automap_models.requests.offers import (
     Choice,
     Offer,
-    charged,
     choice_of,
     chosen,
     gpu_hour,
     is_choice,
     offered,
+    part_search,
     parts_beside,
     with_even_batch,
 )
@@ -202,7 +203,7 @@ def searched(
     begun, deadline, half_s = time.perf_counter(), Deadline(usual.budget_s, effort.counted_s), 0.5 * usual.budget_s
     config = replace(usual, budget_s=half_s / len(problems))
     begun_s = effort.counted_s()
-    searches = [_part_search(problem, config, watch, choosing, min_gain) for problem in problems]
+    searches = [part_search(problem, config, watch, choosing, min_gain) for problem in problems]
     competing = None if choosing is None or choosing.devices is not None else choosing
     results = [(search.problem, search.full(may_fail=competing is not None)) for search in searches]
     offers = [Offer(Part(problem.cluster), problem, result) for problem, result in results if result is not None]
@@ -254,20 +255,6 @@ def searched(
 def _result(offer: Offer) -> Searched:
     assert offer.result is not None
     return offer.result
-
-
-def _part_search(
-    problem: StrategyProblem,
-    config: StrategiesConfig,
-    watch: Watch,
-    choosing: StrategyRequest | None,
-    min_gain: float,
-) -> PartSearch:
-    """The search of a problem's cluster, and of its parts where one is to be chosen."""
-    if choosing is None:
-        return PartSearch(problem, config, watch=watch)
-    shortest = choosing.minimize in (None, "step")
-    return PartSearch(problem, config, partial(charged, choosing, problem, min_gain=min_gain), watch, trimmed=shortest)
 
 
 def frameworks_of(result: Result[StrategyProblem, Strategy]) -> list[str]:

@@ -67,7 +67,7 @@ TRAINED = """
 RUN = """
     --tokens COUNT     days and hours of devices that training on so many takes: 1T, 300B, 15e9
     --gpu-hour X       what a device costs an hour, or each kind: h100=2.5,a100=1.2 (default: the cluster's)
-    --deadline TIME    until when: '30 days'; with --devices which number of devices meets it for the least
+    --deadline TIME    until when: '30 days'; of several clusters or --devices which meets it for the least
     --max-cost X       most that all of it may cost
     --mtbf TIME        mean time between two failures of one device: '5 years'
     --checkpoint TIME  that training stands still for a checkpoint (default 30 s)
@@ -76,8 +76,8 @@ RUN = """
 """Options: what a whole training takes."""
 SEARCHING = """
     --devices N..N       so many devices of the same nodes, doubling from the first to the last
-    --minimize           which of several clusters (--gpus A,B; --devices N..N) is taken of those that meet --deadline
-        and --max-cost (default step)
+    --minimize           what is least of those that meet --deadline and --max-cost, of several clusters (--gpus A,B;
+        --devices N..N) or of as many nodes of one as are best (default step)
 """
 
 

@@ -362,7 +362,8 @@ def times_in_words(report: PlanReport) -> str:
     if error is None:
         return f"times{f' of {name}' if name else ''} are computed; how far its clock is off is not known"
     least, most = (f"{100 * share:.2g}" for share in error)
-    return f"times are computed: the clock of {name} is {least} to {most} % off steps that it was not fitted to"
+    off = f"{least} to {most} % off steps that it was not fitted to, by their source"
+    return f"times are computed: the clock of {name} is {off}"
 
 
 def shorter_facts(report: PlanReport) -> Iterator[tuple[str, str]]:

@@ -183,8 +183,10 @@ def _idle(answer: StrategyResult) -> Iterator[tuple[str, str]]:
         used = [
             f"{degree} {size}" for degree in ("tp", "cp", "pp", "dp") if (size := getattr(full.strategy, degree)) > 1
         ]
-        longer = f"{seconds(full.step_s)} ({', '.join(used)}), {percent(full.step_s / best.step_s - 1)} longer"
-        what = f"with all of {name} in one job a step takes {longer}: {why_not(Alternative(name, full), best)}"
+        longer = full.step_s / best.step_s - 1
+        what = f"with all of {name} in one job a step takes {seconds(full.step_s)} ({', '.join(used)}), "
+        reason = f"{percent(longer)} longer: {why_not(Alternative(name, full), best)}"
+        what += reason if longer >= 0 else f"{percent(-longer)} shorter"
     yield "idle", f"{', '.join(parts)}: {what}"
 
 
@@ -408,7 +410,7 @@ def clock_error(estimate: Estimate) -> str | None:
         what = "mixtures of experts" if shape.experts else "steps that it was not fitted to"
         return f"how far it is off {what} is not known" + (" (--runtime)" if not estimate.runtime else "")
     least, most = (f"{100 * share:.2g}" for share in error)
-    return f"{least} to {most} % off steps that it was not fitted to; plans nearer than that are equal"
+    return f"{least} to {most} % off steps that it was not fitted to, by their source"
 
 
 def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+from pathlib import Path
+
 import pytest
 
 from automap_models.formats.hardware_yaml import known_devices, read_cluster, read_device
@@ -53,6 +56,30 @@ def test_its_peaks_are_the_data_sheets(name: str) -> None:
     device = read_device(name)
     read = {**device.matrix, "bandwidth": device.bandwidth}
     assert {key: read[key] for key in DATA_SHEETS[name]} == pytest.approx(DATA_SHEETS[name], rel=2e-3)
+
+
+ACCURACY = Path(__file__).resolve().parents[2] / "docs" / "reference" / "accuracy.md"
+ALIKE = {"a100-40": ("a100", "a100-40"), "a100": ("a100", "a100-40")}
+"""Kinds that have their constants in common."""
+
+
+def unseen(kinds: tuple[str, ...]) -> list[float]:
+    """Shares by which sources of three steps or more are off that are left out of the fit, or in none."""
+    off: dict[str, list[float]] = {}
+    for title, fitted in (("Left out of the fit", "device"), ("By source", "never seen")):
+        section = ACCURACY.read_text("utf-8").split(f"## {title}\n")[1].split("\n## ")[0]
+        for line in (line for line in section.splitlines() if line.startswith("| ")):
+            source, device, _, kind, steps, median, *_ = (cell.strip() for cell in line.strip("|").split("|"))
+            if device in kinds and kind == fitted and int(steps) >= 3:
+                off.setdefault(source, []).append(float(median.removesuffix(" %")) / 100)
+    return [statistics.median(shares) for shares in off.values()]
+
+
+@pytest.mark.parametrize("name", [name for name in known_devices() if read_device(name).left_out])
+def test_how_far_its_clock_is_off_is_what_the_page_on_accuracy_says(name: str) -> None:
+    shares = unseen(ALIKE.get(name, (name,)))
+    assert len(shares) > 1
+    assert read_device(name).left_out == pytest.approx((min(shares), max(shares)), abs=6e-4)
 
 
 @pytest.mark.parametrize("name", known_devices())

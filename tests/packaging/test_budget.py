@@ -37,9 +37,9 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (4_028, 15),
+    "planners/strategies": (4_103, 16),
     "plots": (1_236, 9),
-    "requests": (2_969, 15),
+    "requests": (2_977, 15),
     "rl": (960, 9),
     "serve": (1_149, 7),
     "run": (4_713, 24),
@@ -47,13 +47,13 @@ BUDGET = {
     "torch_export": (2_845, 13),
     "workloads": (6_169, 35),
     "zoo": (1, 1),
-    "infer": (6_154, 37),
+    "infer": (6_157, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_249, 34),
+    "benchmarks": (6_319, 34),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_698, "files": 430, "compiled": 76, "numbers": 277}
+TOTALS = {"lines": 79_784, "files": 431, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

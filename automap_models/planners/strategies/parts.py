@@ -13,9 +13,6 @@ more: so each part counts once. Of D devices, each as fast as σ of the first ki
          less a sample
     c    how many times as long a sample takes with this tp, or with so small a micro-batch
     b    device seconds of one of L blocks, where they and all devices are alike: a rank of S has ⌈L/S⌉ or more
-
-Parts are searched in the order of what a step is expected to take: the least of that with the bubble of 1F1B, as much
-longer as the step of its side is than that.
 """
 
 from __future__ import annotations
@@ -23,12 +20,11 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, product
-from math import ceil, inf, sqrt
+from math import ceil, inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,26 +32,18 @@ import numpy as np
 from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.strategy import Strategy
-from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import SIZED
-from automap_models.planners.base import SILENT, Progress, Watch
 from automap_models.planners.strategies.grid import Grid, divisors
-from automap_models.planners.strategies.planner import any_subspace, require_searchable
-from automap_models.planners.strategies.problem import StrategiesConfig, StrategyProblem, charged_s
-from automap_models.planners.strategies.remedies import surely
+from automap_models.planners.strategies.problem import StrategyProblem, charged_s
 from automap_models.planners.strategies.subspace_costs import RankCosts
 from automap_models.simulate.strategy import StrategyPricing
 
 Counts = tuple[int, ...]
 """Nodes of each place."""
-Searched = Result[StrategyProblem, Strategy]
-LISTED, SIDES, MOST = 400, 8, 6
-"""Parts of a side that are bounded, those that compute fastest; sides that are searched, and other parts."""
-NEAR = 0.95
-"""Share of what a part is expected to take that has to be better than the best, or it is not searched."""
+LISTED = 400
+"""Parts of a side that are bounded: those that compute fastest, or numbers of nodes in proportion."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +125,13 @@ class Parts:
                 less = (*counts[:place], counts[place] - 1, *counts[place + 1 :])
                 if less[place] > 0 and self._first(less):
                     heapq.heappush(queue, (self.computing_s(less), next(numbers), less, place))
+
+    @staticmethod
+    def proportional(side: Counts) -> list[Counts]:
+        """Numbers of nodes of a side's places, as they are to one another, from one node of each to all."""
+        most = max(side)
+        sizes = sorted({ceil(most * step / LISTED) for step in range(1, LISTED + 1)})
+        return list(dict.fromkeys(tuple(ceil(nodes * size / most) for nodes in side) for size in sizes))
 
     def _first(self, counts: Counts) -> bool:
         """Whether it is the one of the parts alike that is counted."""
@@ -297,165 +292,3 @@ def _alike(cluster: Cluster, places: Sequence[NodeGroup], one: NodeGroup, other:
     links = {frozenset(link.zones): (link.inter, link.latency_s) for link in cluster.zone_links}
     others = {*zones} - {one.zone, other.zone}
     return all(links[frozenset((one.zone, zone))] == links[frozenset((other.zone, zone))] for zone in others)
-
-
-class PartSearch:
-    """The search of a cluster, and then of its parts that may be better.
-
-    The cluster shares the budget with up to three of its sides evenly; other parts have an eighth each.
-
-    Args:
-        problem: on all of the cluster.
-        config: of all searches together; parts are searched to the end where its gap is 0.
-        charge: what a step of so many seconds on a part is compared by, the least the best.
-        trimmed: whether parts are searched that are no sides; not where a single node is best, as for the least cost.
-
-    Attributes:
-        results: of the parts that were searched.
-        passed: parts that were not, though their bounds do not rule them out.
-    """
-
-    def __init__(
-        self,
-        problem: StrategyProblem,
-        config: StrategiesConfig,
-        charge: Callable[[Part, float], tuple[float, float]] = lambda part, step_s: (0.0, part.charged_s(step_s)),
-        watch: Watch = SILENT,
-        *,
-        trimmed: bool = True,
-    ) -> None:
-        self.parts, self.problem, self.config, self.charge, self.watch = Parts(problem), problem, config, charge, watch
-        self.results, self.passed = list[tuple[Part, Searched]](), list[Part]()
-        self.best: tuple[float, float] = (inf, inf)
-        self.best_result: Searched | None = None
-        self.queue: list[tuple[float, int, Part, Counts | None]] = []
-        self.trims, self.trimmed, self.numbers = trimmed, 0, count()
-        self.sides = list(self.parts.sides())
-
-    @property
-    def thorough(self) -> bool:
-        """Whether all parts are searched that are not ruled out."""
-        return self.config.gap == 0.0
-
-    def full(self, *, may_fail: bool = True) -> Searched | None:
-        """The result on all of the cluster; None where nothing divides that, and a part may be divided.
-
-        Raises:
-            BadInput: a fixed field contradicts another one, the model or the cluster.
-        """
-        if may_fail and not any_subspace(replace(self.problem, fixed={}, within=None)):
-            return None
-        return self._searched(Part(self.problem.cluster), self.problem, 1 + min(len(self.sides), 3))
-
-    def run(
-        self,
-        on_part: Callable[[Cluster], StrategyProblem],
-        full: Searched | None,
-        best: tuple[float, float] = (inf, inf),
-    ) -> None:
-        """Until no part is left that is not ruled out and expected to be better than the best.
-
-        Args:
-            on_part: the problem on a part; it may be within limits that all of the cluster's is not.
-            full: the result on all of the cluster, or what came of it.
-            best: what it is to be better than, too.
-
-        Raises:
-            BadInput: nothing divides the cluster or any part of it.
-        """
-        everything = tuple(place.nodes for place in self.parts.places)
-        self.results, self.best, self.on_part = [], best, on_part
-        self.best_result = full if full is not None and full.plan else None
-        if self.best_result is not None:
-            self.best = min(best, self.charge(Part(self.problem.cluster), self.best_result.cost.step_s))
-        for number, side in enumerate(sorted(self.sides, key=self.parts.computing_s)):
-            part = self.parts.part(side)
-            if number < SIDES or self.thorough:
-                self._push(part.bound_s, part, side)
-            elif part.bound_s < inf:
-                self.passed.append(part)
-        self._trim(everything, full)
-        while self.queue:
-            self._next(*heapq.heappop(self.queue))
-        if full is None and not self.results:
-            require_searchable(self.problem)
-        part, result = min(self.results, key=self._order, default=(None, None))
-        if part is not None and part.trimmed and result is not None and self._order((part, result)) == self.best:
-            again = self._searched(part, replace(self.on_part(part.cluster), within=self.problem.within), 2)
-            if again.plan is None or again.cost.step_s > result.cost.step_s:
-                again = replace(result, bound=again.bound, facts=again.facts)
-            others = [entry for entry in self.results[:-1] if entry[1] is not result]
-            self.results = [*others, (part, again)]
-
-    def _order(self, entry: tuple[Part, Searched]) -> tuple[float, float]:
-        return (inf, inf) if entry[1].plan is None else self.charge(entry[0], entry[1].cost.step_s)
-
-    def _next(self, expected_s: float, _number: int, part: Part, side: Counts | None) -> None:
-        if self.charge(part, part.bound_s) >= self.best:
-            return
-        hopeless = side is None and (self.trimmed >= MOST or self.charge(part, NEAR * expected_s) >= self.best)
-        if hopeless and not self.thorough:
-            self.passed.append(part)
-            return
-        with suppress(BadInput):  # nothing divides it as schedules and fixed fields ask for
-            start = () if self.best_result is None else (self.best_result.required_plan(),)
-            on_part = replace(self.on_part(part.cluster), start=start, below_s=self._limit_s(part))
-            result = self._searched(part, on_part, 1 + min(len(self.sides), 3) if side else 8)
-            self.trimmed += side is None
-            if side is not None:
-                self._trim(side, result)
-
-    def _searched(self, part: Part, problem: StrategyProblem, share: int) -> Searched:
-        self.watch(Progress(f"searching strategies on {part.cluster.name}"))
-        config = replace(self.config, budget_s=self.config.budget_s / share)
-        result = surely(problem, config, self.watch)
-        result = replace(result, problem=replace(result.problem, start=(), within=self.problem.within))
-        if problem.within != self.problem.within:  # then nothing is proven of other strategies
-            result = replace(result, bound=None, status="feasible" if result.plan is not None else "stopped")
-        self.results.append((part, result))
-        if result.plan is not None and (charged := self.charge(part, result.cost.step_s)) < self.best:
-            self.best, self.best_result = charged, result
-        return result
-
-    def _limit_s(self, part: Part) -> float:
-        """What a step on a part has to be shorter than to be better, where what it is compared by grows with it."""
-        (missed, least), (twice_missed, twice) = (self.charge(part, n * part.bound_s) for n in (1, 2))
-        alike = missed == twice_missed == self.best[0] and abs(twice - 2 * least) <= 1e-9 * twice
-        return part.bound_s * self.best[1] / least if alike else inf
-
-    def _trim(self, side: Counts, result: Searched | None) -> None:
-        """Have the parts of a side in the queue that compute alone does not rule out."""
-        if not self.trims or (result is not None and result.status == "infeasible" and not self.thorough):
-            return
-        like, ratio = Part(self.parts.cluster(side)), 0.0
-        for number, counts in enumerate(self.parts.fewer(side)):
-            least_s = self.parts.computing_s(counts)
-            if self.charge(like, least_s) >= self.best:
-                break
-            ratio = ratio or self._ratio(side, result)
-            hopeless = number == LISTED or self.charge(like, NEAR * ratio * least_s) >= self.best
-            if hopeless and not self.thorough:
-                self.passed.append(like._replace(bound_s=least_s))
-                break
-            bound_s, about_s = self.parts.times(counts)
-            if bound_s == inf:
-                continue  # nothing divides it
-            if self.thorough or self.charge(like, NEAR * ratio * about_s) < self.best:
-                self._push(ratio * about_s, self.parts.part(counts))
-            elif self.charge(like, bound_s) < self.best:
-                self.passed.append(like._replace(bound_s=bound_s))
-
-    def _ratio(self, side: Counts, result: Searched | None) -> float:
-        """How many times as long a step takes on a side as it would if nothing but compute, samples and layers counted;
-        at least, where no strategy is known that fits."""
-        about_s, step_s = self.parts.part(side).about_s, 0.0
-        if result is not None and result.plan is not None:
-            step_s = result.cost.step_s
-        elif result is not None and result.bound is not None:
-            step_s = result.bound.value
-        ratio = step_s / about_s if step_s else 1.0
-        return ratio if sum(map(bool, side)) > 1 else sqrt(ratio)  # in one place half of it may be how that is divided
-
-    def _push(self, expected_s: float, part: Part, side: Counts | None = None) -> None:
-        if part.bound_s < inf and self.charge(part, part.bound_s) < self.best:
-            heapq.heappush(self.queue, (expected_s, next(self.numbers), part, side))

@@ -77,6 +77,27 @@ def test_a_sweep_of_sizes_has_one_answer_where_something_is_minimized(
     )
 
 
+def test_as_many_nodes_are_rented_as_cost_least_or_no_more_than_there_is(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside a sweep of sizes that someone else asks for: 4 nodes of one A100 each cost more than fewer of them."""
+    name = "4x1xa100"
+    _, swept = answered(capsys, model, "--gpus", name, "--devices", "1..4")
+    costs = {size["cluster"]: size["best"]["training_run"]["cost"] for size in swept["sizes"]}
+    cheapest = min(costs, key=costs.__getitem__)
+    assert costs[cheapest] < costs[name]
+    for minimize in ((), ("--minimize", "cost")):
+        enough = 0.5 * (costs[cheapest] + costs[name])
+        code, answer = answered(capsys, model, "--gpus", name, "--max-cost", str(enough), *minimize)
+        assert (code, answer["choice"]["part_of"]) == (0, name)
+        assert answer["training_run"]["cost"] <= (enough if not minimize else 1.001 * costs[cheapest])
+    code, answer = answered(capsys, model, "--gpus", name, "--minimize", "devices")
+    assert (code, answer["cluster"]) == (0, "1x1xa100")
+    assert plan([model, "--gpus", name, *GIVEN, "--minimize", "devices"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "3 of 4 a100: with all of 4x1xa100 in one job a step takes" in out and "% shorter" in out
+
+
 def test_of_two_kinds_in_one_job_those_that_help_too_little_stand_idle(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -214,7 +214,7 @@ def test_a_price_says_which_program_s_it_is_and_how_far_off(
     error: str,
 ) -> None:
     model, *_, cluster = files
-    assert main([model, "--device", "b200", "--topo", cluster, *GIVEN, *options]) == 0
+    assert main([model, "--device", "h200", "--topo", cluster, *GIVEN, *options]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert runtime in printed
     assert error in printed
