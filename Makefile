@@ -46,7 +46,7 @@ docs: $(VENV)/.installed-dev ## the documentation as a web site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.installed-dev ## every benchmark that needs no other files; results belong into benchmarks/results/
-	@for script in $(filter-out benchmarks/common.py benchmarks/joint_fit.py,$(wildcard benchmarks/*.py)); do \
+	@for script in $(filter-out benchmarks/common.py benchmarks/joint_fit.py benchmarks/sailor.py,$(wildcard benchmarks/*.py)); do \
 		echo "== $$script"; $(BIN)/python $$script || [ $$? -eq 2 ] || exit 1; done
 
 accuracy: $(VENV)/.installed-dev ## how far the clock is off the measured steps in ROWS, files or folders: docs/reference/accuracy.md

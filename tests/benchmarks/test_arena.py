@@ -32,7 +32,7 @@ def test_a_clone_of_another_commit_is_refused(
 def test_a_plan_of_parts_of_layers_is_told_by_its_degrees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Aceso's, which ended the benchmark: its operators have degrees of their own."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    words = runpy.run_path(str(BENCHMARKS / "arena.py"))["words"]
+    words = runpy.run_path(str(BENCHMARKS / "sailor.py"))["words"]
     degrees = {"dp_degrees": [[4, 4], [4, 2]], "tp_degrees": [[1, 1], [1, 2]]}
     assert words({"mbs": 4, "pipeline": {"num_stages": 2, **degrees}}) == "mbs 4: 2 stages, 2 × tp 2, 4 × tp 1"
 

@@ -15,7 +15,7 @@ from automap_models.planners.online import planner
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-PARTS = ("common", "joint_fit")
+PARTS = ("common", "joint_fit", "sailor")
 """What scripts import."""
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in PARTS)
 PAGE = ROOT / "docs" / "reference" / "accuracy.md"

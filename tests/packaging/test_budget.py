@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (4_103, 16),
+    "planners/strategies": (4_107, 16),
     "plots": (1_236, 9),
     "requests": (2_977, 15),
     "rl": (960, 9),
@@ -50,10 +50,10 @@ BUDGET = {
     "infer": (6_157, 37),
     "train": (1_772, 11),
     "datagen": (1_410, 10),
-    "benchmarks": (6_319, 34),
+    "benchmarks": (6_363, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_784, "files": 431, "compiled": 76, "numbers": 277}
+TOTALS = {"lines": 79_788, "files": 431, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

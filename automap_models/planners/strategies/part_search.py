@@ -98,7 +98,6 @@ class PartSearch:
         Raises:
             BadInput: nothing divides the cluster or any part of it.
         """
-        everything = tuple(place.nodes for place in self.parts.places)
         self.results, self.best, self.on_part = [], best, on_part
         self.best_result = full if full is not None and full.plan else None
         if self.best_result is not None:
@@ -113,9 +112,9 @@ class PartSearch:
             else:
                 self._push(part.bound_s, part, side)
         if self.sized:
-            self._size(everything)
+            self._size(self.parts.everything)
         else:
-            self._trim(everything, full)
+            self._trim(self.parts.everything, full)
         while self.queue:
             self._next(*heapq.heappop(self.queue))
         if full is None and not self.results:
@@ -156,7 +155,7 @@ class PartSearch:
         return None
 
     def _size(self, side: Counts) -> None:
-        """Search how many nodes of a side are best; all numbers of each place where the search is thorough."""
+        """Search how many nodes of a side, or of all, are best; all numbers of each place if it is to the end."""
         every = [side, *self.parts.fewer(side)] if self.thorough else self.parts.proportional(side)
         parts = [part for counts in every if (part := self.parts.part(counts)).bound_s < inf and part.idle]
         ratios: dict[int, float] = {}
@@ -174,8 +173,8 @@ class PartSearch:
 
         while self.thorough and parts:
             visit(parts[-1])
-        most = parts[-1].cluster.devices if parts else 0
-        for size in (most >> power for power in range(most.bit_length())):
+        most, idle = self.parts.cluster(side).devices, side != self.parts.everything
+        for size in (most >> power for power in range(0 if idle else 1, most.bit_length())):
             near = min(parts, key=lambda part: abs(part.cluster.devices - size), default=None)
             if near is not None and expected(near) < self.best:
                 visit(near)

@@ -104,6 +104,11 @@ class Parts:
 
     # ---- which there are
 
+    @property
+    def everything(self) -> Counts:
+        """All nodes."""
+        return tuple(place.nodes for place in self.places)
+
     def sides(self) -> Iterator[Counts]:
         """All nodes of some places, but not of all."""
         rows, alone = [self.rows.count(row) for row in dict.fromkeys(self.rows)], set[NodeGroup]()
