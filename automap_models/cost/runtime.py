@@ -29,7 +29,8 @@ class Runtime:
         name: of the file that it comes from; empty of programs in general.
         flash: whether attention cores are flash kernels.
         tensor_overlap: share of the sums of tensor parallelism that goes on beside products, as async tensor
-            parallelism of torch and user buffers of Transformer Engine have it.
+            parallelism of torch and user buffers of Transformer Engine have it; none where the processor beside a
+            device takes twice as long as x86 hosts to launch the pieces of products that this takes.
         gradient_bytes: of a parameter's gradient that adds up over micro-batches, 2 where it does in
             16 bits, 4 where in 32, 6 where in 32 beside those of 16 that the backward pass writes; then those in 32 are
             summed over devices, otherwise those of 16.

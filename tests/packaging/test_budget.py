@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (983, 8),
     "core": (8_337, 37),
-    "cost": (4_306, 20),
+    "cost": (4_308, 20),
     "envs": (1_509, 12),
     "export": (2_529, 17),
     "formats": (5_390, 21),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_363, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_788, "files": 431, "compiled": 76, "numbers": 277}
+TOTALS = {"lines": 79_790, "files": 431, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
