@@ -131,6 +131,12 @@ class Kernels:
         return np.bincount(self.moved_kernels, self.moved_again, minlength=len(self)) > 0
 
     @cached_property
+    def frozen(self) -> bool:
+        """Whether matrices of the layer are not trained: fewer products make gradients of parameters than read them."""
+        passes = self.passes[self.products & ~self.of_activations]
+        return bool((passes == WorkPass.WEIGHT).sum() < (passes == WorkPass.FORWARD).sum())
+
+    @cached_property
     def casts(self) -> NDArray[np.bool_]:
         """[n] whether a kernel reads gradients of parameters that are whole and writes them in another type."""
         per_token = (self.moved_marks & (Mark.SAMPLES | Mark.TOKENS)) > 0

@@ -251,7 +251,8 @@ class StepClock:
         sent = sums.values * self.shares.gathered[:, sums.marks] * self.shares.widening
         all_reduce_s = [groups.tensor.all_reduce_s for groups in self.groups]
         across = np.array([[groups.tensor.nodes > 1] for groups in self.groups])
-        sums_s = (1.0 - self.runtime.tensor_overlap) * _collective_s(all_reduce_s, sent)
+        hidden = self.runtime.tensor_overlap * max(0.0, 2.0 - self.host)  # of products in pieces, which a host launches
+        sums_s = (1.0 - hidden) * _collective_s(all_reduce_s, sent)
         return np.asarray(sums_s + self.runtime.sum_across_s * self.strategy.tp * across)
 
     def _kernels(self, work: LayerWork, block: bool) -> tuple[FloatArray, FloatArray]:
@@ -320,7 +321,7 @@ class StepClock:
             if self.runtime.joins:
                 casts = np.where(forward & of_tokens & kernels.read_again, 0.0, casts)
             if self.runtime.casts_weights_once:
-                casts = np.where(of_tokens, casts, casts / micro_batches)
+                casts = np.where(of_tokens, casts, 0.0 if kernels.frozen else casts / micro_batches)
             elements += casts * amounts
         # 5 bytes an element: it is read for the largest one in 16 bits, read again, and written in 8
         return np.where(chosen, elements, 0.0) * (5.0 / self.bytes_per_s)

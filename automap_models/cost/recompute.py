@@ -8,7 +8,8 @@
 
 What a module is entered with is kept. A perceptron's, a mixture's or a core's result is, too, where something reads it
 later. Of norms, activations of experts and what makes queries, keys and values the result itself is made again
-(`CheckpointWithoutOutput` of Megatron-Core 0.16). No module but core_attn makes attention cores.
+(`CheckpointWithoutOutput` of Megatron-Core 0.16). No module but core_attn makes attention cores. No backward pass
+but of experts reads the result of a layer's last product, or of the sum behind it: `stops_early` leaves both out.
 """
 
 from __future__ import annotations
@@ -66,11 +67,15 @@ def run_again(work: LayerWork, names: tuple[Recompute, ...], runtime: Runtime) -
     kernels, (bits, selective, _, full, cores) = work.kernels, kinds_of(names)
     of_products = selective & (runtime.flash and runtime.selects == "products")
     shares = np.where(full, 1.0, _made_by(kernels.modules, len(kernels), bits))
+    sums = full | _made_by(work.sums_forward.modules, work.sums_forward.values.size, bits)
+    if runtime.stops_early and not work.exchanged.values.size:
+        shares[np.flatnonzero(kernels.products & (kernels.passes == WorkPass.FORWARD))[-1:]] = 0.0
+        sums[-1:] = False
     shares[:, of_products] = np.where(kernels.products, 0.5, 1.0)[:, None]
     return Again(
         np.where((kernels.passes == WorkPass.FORWARD)[:, None], shares, 0.0),
         full | (selective & ~of_products) | cores,
-        full | _made_by(work.sums_forward.modules, work.sums_forward.values.size, bits),
+        sums,
         full | _made_by(work.exchanged.modules, work.exchanged.values.size, bits).any(axis=0),
         full,
     )

@@ -29,7 +29,8 @@ class Runtime:
         name: of the file that it comes from; empty of programs in general.
         flash: whether attention cores are flash kernels.
         tensor_overlap: share of the sums of tensor parallelism that goes on beside products, as async tensor
-            parallelism of torch and user buffers of Transformer Engine have it.
+            parallelism of torch and user buffers of Transformer Engine have it; none where the processor beside a
+            device takes twice as long as x86 hosts to launch the pieces of products that this takes.
         gradient_bytes: of a parameter's gradient that adds up over micro-batches, 2 where it does in
             16 bits, 4 where in 32, 6 where in 32 beside those of 16 that the backward pass writes; then those in 32 are
             summed over devices, otherwise those of 16.
@@ -40,7 +41,8 @@ class Runtime:
         gradient_moved_bytes: of a parameter's gradient in every micro-batch, beyond what its product writes: 6 where it
             is cast to fp32, or added up in 16 bits; 18 where it is cast and then added to one in fp32; 0 where the
             product itself adds to what is there (gradient accumulation fusion of Megatron).
-        casts_weights_once: whether weights are cast to 8 bits once a step, and not for every micro-batch.
+        casts_weights_once: whether weights are cast to 8 bits once a step, and not for every micro-batch; frozen ones
+            lie there in 8 bits (`fp8_param_gather` of Megatron-Bridge).
         hopper_attention: whether flash kernels are written for Hopper and later devices, as cuDNN's are: there they are
             faster than those of FlashAttention-2, 1.5 to 2.0 times forward and 1.5 to 1.75 times backward (Shah et al.,
             2407.08608, section 4.1).
@@ -60,6 +62,9 @@ class Runtime:
         routing: share of the bytes that tokens move on a device on their way to experts and back, beside those of a
             framework that has a kernel for every step of it, and fuses none.
         imbalance: tokens for the experts of the fullest device over the mean of all, 1 or more; the others wait for it.
+        stops_early: whether a layer that is recomputed ends before its last product, whose result nothing reads again:
+            XLA leaves out what nobody reads, and PyTorch's checkpoints stop there unless they are reentrant
+            (`set_checkpoint_early_stop`, since 2.1).
         joins: whether products that read one value are one product: queries, keys and values, or a perceptron's gate
             and what it gates.
         experts_apart: whether a product of several experts, and its casts, are a kernel for each expert of a device, as
@@ -121,6 +126,7 @@ class Runtime:
     selects: Selects = "products"
     routing: float = 1.0
     imbalance: float = 1.0
+    stops_early: bool = False
     joins: bool = False
     experts_apart: bool = False
     compute: float = 1.0

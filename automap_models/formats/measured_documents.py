@@ -161,6 +161,7 @@ class RowDocument(Foreign):
     moe_dispatcher: str | None = None
     etp: int | None = None
     ep_overlap: bool | None = None
+    tp_comm_overlap: bool | None = None
     cuda_graph: str | None = None
     recipe: str | None = None
     ladder: str | None = None

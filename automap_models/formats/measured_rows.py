@@ -172,7 +172,7 @@ def _step(row: RowDocument, source: SourceDocument, runtime: RuntimeFile | None)
     step_s = _step_s(row)
     if step_s is None and memory_bytes is None and not (measured.oom or measured.failed):
         raise BadInput("neither time nor memory is stated", where="`measured`")
-    usual_flash = device not in WITHOUT_FLASH and "attention unfused" not in (row.flags or ())
+    unfused = device in WITHOUT_FLASH or "attention unfused" in (row.flags or ())
     # where nobody published what is recomputed, or lies elsewhere, whether it fits tells nothing
     unknown = {"recompute", "which tensors are kept"}.intersection(row.unknown or ())
     return MeasuredStep(
@@ -184,7 +184,7 @@ def _step(row: RowDocument, source: SourceDocument, runtime: RuntimeFile | None)
         training=Training.of_options(**msgspec.structs.asdict(row.training or TrainingDocument())),
         device=device,
         cluster=cluster,
-        runtime=ran.runtime(strategy.precision, device, year, flash=usual_flash if row.flash is None else row.flash),
+        runtime=ran.runtime(strategy.precision, device, year, flash=False if unfused else row.flash),
         step_s=step_s,
         memory_bytes=memory_bytes,
         only_tensors=measured.only_tensors or ran.states_tensors,
@@ -203,6 +203,8 @@ def _ran(row: RowDocument, runtime: RuntimeFile | None) -> RuntimeFile:
     ran = runtime_named(row.system, runtime, stated.get("cuda_graph", "none"))
     if _ASYNC.search(row.note or "") and row.tp != 1:
         stated["tensor_overlap"] = ASYNC_OVERLAP
+    if row.tp_comm_overlap is False:
+        stated["tensor_overlap"] = 0.0
     if row.ep_overlap is not None:
         stated["overlaps_experts"] = row.ep_overlap
     return msgspec.structs.replace(ran, **stated)

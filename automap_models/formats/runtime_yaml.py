@@ -140,22 +140,23 @@ class RuntimeFile(AsInRuntime, kw_only=True):
             return Limits(name=self.name, schedules=schedules, **runs)
         return targets.get(self.runs or self.name)
 
-    def runtime(self, precision: Precision, device: str, year: int = TODAY, *, flash: bool = True) -> Runtime:
+    def runtime(self, precision: Precision, device: str, year: int = TODAY, *, flash: bool | None = None) -> Runtime:
         """What it makes of a strategy.
 
         Args:
             precision: of the strategy.
             device: name of the kind of device.
             year: of the program.
-            flash: whether there are flash kernels for the device.
+            flash: whether attention runs in one kernel; None: as in that year.
         """
         fused = year >= self.fused_gradients_from
         alike = {field.name: getattr(self, field.name) for field in fields(Runtime) if hasattr(self, field.name)}
         return Runtime(
             **alike
             | {
-                "flash": flash and year >= self.flash_from,
+                "flash": year >= self.flash_from if flash is None else flash,
                 "flash_2": year >= self.flash_2_from if device in FLASH_2_DEVICES else self.flash_2,
+                "tensor_overlap": 0.0 if precision == "nvfp4" else self.tensor_overlap,  # recipes turn it off there
                 "gradient_bytes": self.gradient_bytes.get(precision, 4),
                 "gradient_moved_bytes": 0.0 if fused else self.gradient_moved_bytes.get(precision, CAST_GRADIENT_BYTES),
                 "weighs_within": year >= self.weighs_within_from,

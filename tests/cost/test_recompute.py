@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.model_work import ModelWork, module_bits
+from automap_models.core.model_work import Mark, ModelWork, module_bits
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_costs import LayerCosting
+from automap_models.cost.recompute import run_again
 from automap_models.cost.runtime import Runtime
 from automap_models.formats.hardware_yaml import read_device
+from automap_models.workloads.layer import Layer
 from automap_models.workloads.registry import sized
 from automap_models.workloads.sizes import DecoderConfig
 from automap_models.workloads.transformer import model_work
@@ -60,6 +62,23 @@ def test_modules_run_again_by_themselves_what_they_do_together() -> None:
     assert of["layernorm+mla_up_proj+moe_act+core_attn"] == pytest.approx(together)
     assert 0 < of["layernorm"] < of["mla_up_proj"] < of["moe"] < of["full"]
     assert again[work.kind("selective")] == core_s
+
+
+def test_recomputation_ends_before_a_last_product_that_nothing_reads() -> None:
+    """As FLOP that torch counts of a checkpoint that is reentrant and of one that stops early, beside two forward and
+    four backward products; nor is there a sum then."""
+    torch, counter = pytest.importorskip("torch"), pytest.importorskip("torch.utils.flop_counter")
+    layer = Layer(8, "bfloat16")
+    layer.dense(layer.dense(layer.value(64), 256, Mark.TENSOR), 64)
+    for stops in (False, True):
+        x = torch.ones(8, 64, requires_grad=True)
+        inner, outer = (torch.ones(64, 256, requires_grad=True), torch.ones(256, 64, requires_grad=True))
+        with counter.FlopCounterMode(display=False) as counted:
+            torch.utils.checkpoint.checkpoint(lambda x: x @ inner @ outer, x, use_reentrant=not stops).sum().backward()  # noqa: B023
+        work = layer.work("layer")
+        again = run_again(work, ("full",), Runtime(stops_early=stops))
+        products = 6 + again.kernels[work.kernels.products].sum()
+        assert (counted.get_total_flops(), again.sums.tolist()) == (products * 2 * 8 * 64 * 256, [[not stops]])
 
 
 def test_a_module_that_is_part_of_another_or_that_a_model_lacks_changes_nothing() -> None:

@@ -32,7 +32,7 @@ SYSTEMS = (
     *("Megatron-LM 2021", "Megatron-LM 2023 + zero bubble", "Megatron-Core 2025 (dev)", "Primus 2025 (Megatron)"),
     *("Megatron-Bridge 26.08", "NeMo (24.11.1)", "NeMo 25.04", "NeMo AutoModel 2026", "Megatron-LM CI (dev)"),
     *("Megatron-DeepSpeed 2022", "DeepSpeed ZeRO-3", "DeepSpeed 3D (AMP)", "OneFlow-GPT 2021", "nanotron 2025"),
-    *("llm-foundry (PyTorch FSDP)", "transformers 2025 (FSDP)", "InternEvo 2023", "torchtitan 2024-12"),
+    *("llm-foundry (PyTorch FSDP)", "transformers 2025 (FSDP)", "InternEvo 2023", "torchtitan 2024-12", "Pax (JAX)"),
 )
 
 
@@ -45,6 +45,7 @@ SYSTEMS = (
         ("Megatron-DeepSpeed 2022", "megatron-deepspeed", 2022),
         ("DeepSpeed ZeRO-3", "deepspeed", 2021),
         ("torchtitan 2024-12", "torchtitan", 2024),
+        ("MaxText (JAX) 2025", "maxtext", 2025),
         ("Megatron-Bridge 26.04.01", "megatron-bridge", TODAY),
         ("Megatron-Bridge 26.08", "megatron-bridge", TODAY),
         ("llm-foundry (PyTorch FSDP)", "llm-foundry", 2023),

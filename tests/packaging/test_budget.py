@@ -23,11 +23,11 @@ import pytest
 
 BUDGET = {
     "automap_models": (983, 8),
-    "core": (8_331, 37),
-    "cost": (4_301, 20),
+    "core": (8_337, 37),
+    "cost": (4_313, 20),
     "envs": (1_509, 12),
     "export": (2_529, 17),
-    "formats": (5_386, 21),
+    "formats": (5_390, 21),
     "importing": (2_305, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_367, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_786, "files": 431, "compiled": 76, "numbers": 277}
+TOTALS = {"lines": 79_808, "files": 431, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
