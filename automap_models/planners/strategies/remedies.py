@@ -126,7 +126,7 @@ def with_hosts(
     watch(Progress("trying activations on hosts"))
     hosted = replace(problem, hosted=True, start=(plan, plan))
     other = result
-    for search in dict.fromkeys((QUICK, config)):  # as above
+    for search in dict.fromkeys((QUICK, config)):  # the short one says whether the other is worth it
         other = StrategiesPlanner(search).solve(hosted, deadline=deadline, watch=watch)
         if other.plan is None or other.cost.step_s > (1.0 - WORTH_OF_BLOCKS) * result.cost.step_s:
             return result
