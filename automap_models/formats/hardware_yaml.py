@@ -310,6 +310,9 @@ def _sized_cluster(kind: str, devices: int, nodes: int | None) -> Cluster:
     called = "x".join(map(str, (devices, device.name) if nodes is None else (nodes, devices, device.name)))
     if nodes is None:
         nodes, devices = (devices // most, most) if devices >= most and devices % most == 0 else (1, devices)
+    if nodes > usual.nodes and not device.alone and usual.inter >= usual.intra * most:  # as NVLink between trays
+        what = f"links as between the devices of a node end with the {usual.nodes} nodes of {usual.name}"
+        raise BadInput(what, where=f"cluster {called}", do="give fewer, or a YAML file with groups in zones")
     if not 1 <= devices <= most:
         what = f"nodes of {device.name} have up to {most} devices, each equally many"
         do = f"give {most}x{device.name}, {2 * most}x{device.name}, … or nodes × devices, as in 2x{most}x{device.name}"

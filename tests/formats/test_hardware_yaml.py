@@ -156,6 +156,7 @@ def test_a_part_of_a_node_without_a_switch_has_the_links_of_its_devices() -> Non
     assert (four.links[0], min(map(sum, four.links))) == ((0, 1, 1, 2), 4)
     assert four.intra == 4 * 25e9
     assert (read_cluster("64xv100").intra, read_cluster("1xv100").shape) == (6 * 25e9, "1 × 1")
+    assert (read_cluster("72xgb200").nodes, read_cluster("256xtpu7x").nodes) == (18, 64)  # a rack; a torus has no end
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,7 @@ def test_a_part_of_a_node_without_a_switch_has_the_links_of_its_devices() -> Non
         ("12xh100", "cluster 12xh100: nodes of h100 have up to 8 devices, each equally many; give 8xh100, 16xh100, …"),
         ("0xh100", "cluster 0xh100: nodes of h100 have up to 8"),
         ("2x16xh100", "cluster 2x16xh100: nodes of h100 have up to 8"),
+        ("128xgb200", "links as between the devices of a node end with the 18 nodes of gb200-nvl72; give fewer, or"),
         ("8xcpu", "device cpu: has no usual nodes; give a YAML file or a shipped cluster of it"),
         ("8xh1000", "device: 'h1000' is neither a known device nor a file; choose from a100"),
         ("h1000x8", "'h1000x8' is neither a known cluster nor a file; .* or devices × kind, such as 32xh100"),

@@ -27,7 +27,7 @@ BUDGET = {
     "cost": (4_313, 20),
     "envs": (1_509, 12),
     "export": (2_529, 17),
-    "formats": (5_390, 21),
+    "formats": (5_393, 21),
     "importing": (2_305, 16),
     "hlo": (6_921, 36),
     "planners": (846, 6),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_367, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_808, "files": 431, "compiled": 76, "numbers": 277}
+TOTALS = {"lines": 79_811, "files": 431, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 
