@@ -172,8 +172,7 @@ class StageCosting:
         of_device = (self.weight_bytes, 0.0 if self.sends_gradients else self.gradient_bytes, 0.0)
         self.trained_bytes = trained_bytes if self.host is None else of_device
         self.tied = self.work.tied / strategy.tp
-        copies = self.runtime.copies_moments and self.host is None
-        self.copied_bytes = self.work.training.copied_bytes if copies else 0.0
+        self.copied_bytes = self.work.training.copied_bytes * (self.runtime.copies_moments and self.host is None)
         self.standing_bytes, self.memory = self.trained_bytes, self.of_layers.memory
         if self.runtime.frees_gradients and strategy.pp == strategy.micro_batches == 1:
             self._free_gradients()
@@ -205,12 +204,8 @@ class StageCosting:
         return other
 
     def costs(self, strategy: Strategy, memory: tuple[DeviceMemory, ...] = ()) -> StageCosts:
-        """The costs of one of the strategies; `memory` as of another kind of devices, which is the same.
-
-        Raises:
-            BadInput: what it recomputes asks for memory of hosts that the device does not say.
-        """
-        host_of(self.layers.device, strategy)
+        """Of one of the strategies; `memory` as of another kind of devices, which is the same. Raises as host_of."""
+        host_of(self.layers.device, strategy)  # strategies that differ in what they recompute share this
         counts, stages, first_layers, last_layers = _place_layers(self.work, strategy)
         stored = counts.sum(axis=2) @ self.of_layers.stored
         if self.tied_apart:

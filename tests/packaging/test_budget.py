@@ -24,7 +24,7 @@ import pytest
 BUDGET = {
     "automap_models": (983, 8),
     "core": (8_337, 37),
-    "cost": (4_313, 20),
+    "cost": (4_308, 20),
     "envs": (1_509, 12),
     "export": (2_529, 17),
     "formats": (5_393, 21),
@@ -37,7 +37,7 @@ BUDGET = {
     "planners/replan": (683, 4),
     "planners/sharding": (823, 5),
     "planners/staged": (3_387, 19),
-    "planners/strategies": (4_113, 16),
+    "planners/strategies": (4_116, 16),
     "plots": (1_236, 9),
     "requests": (2_977, 15),
     "rl": (960, 9),
@@ -53,7 +53,7 @@ BUDGET = {
     "benchmarks": (6_367, 35),
 }
 """Package → lines, files."""
-TOTALS = {"lines": 79_811, "files": 431, "compiled": 76, "numbers": 277}
+TOTALS = {"lines": 79_809, "files": 431, "compiled": 76, "numbers": 277}
 USED_UP = 0.97
 """Share of a number that is to be there at least."""
 

@@ -3,9 +3,8 @@
 Parts (planners.strategies.parts) are searched in the order of what a step is expected to take: the least of that with
 the bubble of 1F1B, as much longer as the step of its side is than that.
 
-Where fewer devices may be better for being fewer, as by their cost, numbers of nodes of each side are searched, in
-proportion: all of them, a half, a quarter and so on, and then those that are expected to be the best by what the ones
-next to them take.
+Where fewer devices may be better for being fewer, as by their cost, numbers of nodes of each side are searched: all of
+them, a half, a quarter and so on, and then those that are expected to be the best by what the ones next to them take.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import heapq
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 from math import inf, log, sqrt
 
 from automap_models.core.cluster import Cluster
@@ -106,7 +105,7 @@ class PartSearch:
         for number, side in enumerate(sorted(fewest, key=lambda side: (fewest[side], self.parts.computing_s(side)))):
             part = self.parts.part(side)
             if number >= SIDES and not self.thorough:
-                self.passed += [part] if part.bound_s < inf else []
+                self.passed += [part._replace(bound_s=0.0) if self.sized else part] if part.bound_s < inf else []
             elif self.sized:
                 self._size(side)
             else:
@@ -155,8 +154,12 @@ class PartSearch:
         return None
 
     def _size(self, side: Counts) -> None:
-        """Search how many nodes of a side, or of all, are best; all numbers of each place if it is to the end."""
-        every = [side, *self.parts.fewer(side)] if self.thorough else self.parts.proportional(side)
+        """Search how many nodes of a side, or of all, are best, of each place where that makes few parts; else of all
+        in proportion. To the end all are searched that their bounds do not rule out."""
+        every = [side, *islice(self.parts.fewer(side), None if self.thorough else LISTED)]
+        if len(every) > LISTED and not self.thorough:
+            every = self.parts.proportional(side)
+            self.passed.append(Part(self.parts.cluster(side)))  # nothing is proven of the others
         parts = [part for counts in every if (part := self.parts.part(counts)).bound_s < inf and part.idle]
         ratios: dict[int, float] = {}
 
@@ -172,10 +175,10 @@ class PartSearch:
                 ratios[part.cluster.devices] = result.cost.step_s / part.about_s
 
         while self.thorough and parts:
-            visit(parts[-1])
+            visit(parts[0])
         most, idle = self.parts.cluster(side).devices, side != self.parts.everything
         for size in (most >> power for power in range(0 if idle else 1, most.bit_length())):
-            near = min(parts, key=lambda part: abs(part.cluster.devices - size), default=None)
+            near = min(parts, key=lambda part: (abs(part.cluster.devices - size), expected(part)), default=None)
             if near is not None and expected(near) < self.best:
                 visit(near)
         for _ in range(MOST):

@@ -43,7 +43,7 @@ from automap_models.simulate.strategy import StrategyPricing
 Counts = tuple[int, ...]
 """Nodes of each place."""
 LISTED = 400
-"""Parts of a side that are bounded: those that compute fastest, or numbers of nodes in proportion."""
+"""Parts of a side that are bounded: those that compute fastest, or, where there are more, nodes in proportion."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from draw_counts import parts
 from strategy_problems import DEVICE, small_work, strategies
 
 from automap_models.core.cluster import Cluster, NodeGroup, ZoneLink
+from automap_models.planners.strategies import part_search
 from automap_models.planners.strategies.part_search import PartSearch
 from automap_models.planners.strategies.parts import Part, Parts
 from automap_models.planners.strategies.planner import node_orders
@@ -131,6 +132,35 @@ def test_the_best_part_of_a_cluster_is_found(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_cheapest_part_of_a_cluster_is_found(seed: int) -> None:
     _check(seed, dearer)
+
+
+def _check_claim(seed: int, listed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_search, "LISTED", listed)
+    problem = drawn_problem(seed)
+    search = PartSearch(problem, StrategiesConfig(gap=0.05, budget_s=1.0), dearer, sized=True)
+    full = search.full()
+    search.run(lambda cluster: replace(problem, cluster=cluster), full)
+    bounds = [(part, part.bound_s) for part in search.passed]
+    for part, result in [*search.results, *([(Part(problem.cluster), full)] if full is not None else [])]:
+        if result.status != "infeasible":
+            bounds.append((part, max(part.bound_s, result.bound.value if result.bound is not None else 0.0)))
+    best = best_of_all_parts(problem, dearer)
+    claims = [dearer(part, bound_s) for part, bound_s in bounds]
+    assert best == (np.inf, np.inf) or min(claims) <= (best[0], best[1] * (1 + 1e-6)), seed
+
+
+@pytest.mark.parametrize(("seed", "listed"), [(0, 2), (1, 2), (2, 400)])
+def test_no_part_is_cheaper_than_is_said_of_a_search_that_ends_before(
+    seed: int, listed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of nodes in proportion are not all: 2 of one kind and 1 of another had no bound."""
+    _check_claim(seed, listed, monkeypatch)
+
+
+@pytest.mark.parametrize("part", parts(1, of=10))
+def test_no_part_of_three_hundred_clusters_is_cheaper_than_is_said(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(3 + part, 303, 10):
+        _check_claim(seed, (2, 400)[seed % 2], monkeypatch)
 
 
 @pytest.mark.parametrize("part", parts(1, of=10))
