@@ -141,6 +141,8 @@ def _check_claim(seed: int, listed: int, monkeypatch: pytest.MonkeyPatch) -> Non
     full = search.full()
     search.run(lambda cluster: replace(problem, cluster=cluster), full)
     bounds = [(part, part.bound_s) for part in search.passed]
+    many = len(list(search.parts.fewer(search.parts.everything))) >= listed
+    assert not many or 0.0 in [bound_s for _, bound_s in bounds], seed  # then nothing is said
     for part, result in [*search.results, *([(Part(problem.cluster), full)] if full is not None else [])]:
         if result.status != "infeasible":
             bounds.append((part, max(part.bound_s, result.bound.value if result.bound is not None else 0.0)))
